@@ -1,0 +1,41 @@
+"""Statistics over a bool mask (True = counts). A non-bool mask is an error: polarity has bitten every library."""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+def masked_sum(x: Float[Tensor, "*s"], mask: Bool[Tensor, "*s"]) -> Float[Tensor, ""]:
+    """Σ x over True; values under False (even NaN) change neither the sum nor its gradient."""
+    return torch.where(mask, x, 0.0).sum()
+
+
+def masked_mean(x: Float[Tensor, "*s"], mask: Bool[Tensor, "*s"]) -> Float[Tensor, ""]:
+    """Mean of x over True; NaN if nothing counts."""
+    return masked_sum(x, mask) / mask.sum()
+
+
+def clustered_ratio(
+    numerator: Float[Tensor, " B"], denominator: Float[Tensor, " B"], cluster: Int[Tensor, " B"]
+) -> tuple[float, float | None]:
+    """Σ numerator / Σ denominator and its cluster-robust (CR1, linearised) standard error.
+
+    With denominator = 1 this is a mean with its clustered standard error; with token counts it is a per-token mean.
+    The error is None with fewer than two clusters: it is then not measurable.
+
+    Source: Liang & Zeger 1986 (cluster-robust variance); Cochran 1977 §6.4 (variance of a ratio).
+    Proved by: tests/test_masked.py::test_clustered_error_equals_slow_loop
+    """
+    numerator, denominator = numerator.double(), denominator.double()
+    total = denominator.sum()
+    value = numerator.sum() / total
+    _, index = torch.unique(cluster, return_inverse=True)
+    n_clusters = int(index.max()) + 1
+    if n_clusters < 2:
+        return float(value), None
+    residual = torch.zeros(n_clusters, dtype=torch.float64, device=numerator.device)
+    residual.index_add_(0, index, numerator - value * denominator)
+    variance = n_clusters / (n_clusters - 1) * residual.square().sum() / total.square()
+    return float(value), math.sqrt(float(variance))

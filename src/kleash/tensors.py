@@ -1,0 +1,96 @@
+"""The records that hold tensors. Shapes: N prompts, G completions a prompt, B = N·G, P prompt and T completion tokens.
+
+Whole prompt groups are the unit of batching: rows of a group are contiguous, `group` is non-decreasing, and every
+selection is a set of groups, so that the prompt is stored and computed once.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """Prompts and their sampled completions.
+
+    Prompts are left-padded, completions right-padded. `mask` is True for the tokens that count: an end token counts
+    only where it was sampled; padding and forced tokens never do. `sampler` is the sampler's own log-prob of each
+    token (nats; 0 where mask is False). `truncated` is True where generation stopped at the length limit.
+    """
+
+    prompt_ids: Int[Tensor, "N P"]
+    prompt_mask: Bool[Tensor, "N P"]
+    completion_ids: Int[Tensor, "B T"]
+    mask: Bool[Tensor, "B T"]
+    group: Int[Tensor, " B"]
+    sampler: Float[Tensor, "B T"]
+    truncated: Bool[Tensor, " B"]
+
+    @property
+    def n_prompts(self) -> int:
+        return self.prompt_ids.shape[0]
+
+    def rows(self, first: int, last: int) -> slice:
+        """The rows of groups first … last−1, as a slice of B."""
+        start, stop = torch.searchsorted(self.group, torch.tensor([first, last], device=self.group.device)).tolist()
+        return slice(start, stop)
+
+    def groups(self, first: int, last: int) -> "Rollout":
+        """Groups first … last−1 as a rollout of their own, trimmed to their longest prompt and completion."""
+        rows = self.rows(first, last)
+        prompts = self.prompt_mask[first:last]
+        p = int(prompts.sum(1).max())
+        t = max(1, int(self.mask[rows].any(0).nonzero().max()) + 1) if self.mask[rows].any() else 1
+        P = self.prompt_ids.shape[1]
+        return Rollout(
+            prompt_ids=self.prompt_ids[first:last, P - p :],
+            prompt_mask=prompts[:, P - p :],
+            completion_ids=self.completion_ids[rows, :t],
+            mask=self.mask[rows, :t],
+            group=self.group[rows] - first,
+            sampler=self.sampler[rows, :t],
+            truncated=self.truncated[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How final hidden states become logits: softcap·tanh((scale·(h Wᵀ + bias)) / softcap), rows ≥ `vocab` removed.
+
+    `softcap` None: no cap. `vocab` is the number of rows the tokenizer can produce; padding rows beyond it have
+    probability 0 everywhere (sampling, scoring, KL alike).
+    """
+
+    weight: Float[Tensor, "V H"]
+    bias: Float[Tensor, " V"] | None
+    vocab: int
+    scale: float = 1.0
+    softcap: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceStates:
+    """The reference's final hidden states at the positions that predict each completion token, and its head."""
+
+    hidden: Float[Tensor, "B T H"]
+    head: Head
+
+    def rows(self, rows: slice, width: int) -> "ReferenceStates":
+        return replace(self, hidden=self.hidden[rows, :width])
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one forward pass of the policy over a rollout sees; live (differentiable) unless made under no_grad.
+
+    logprobs: log π(token). ref: log π_ref(token). kl: exact KL(π(·|prefix) ‖ π_ref(·|prefix)). entropy: of
+    π(·|prefix). All in nats, per position, fp32 (float64 for a float64 model). ref and kl are None without a
+    reference. Values where the rollout's mask is False are finite and mean nothing.
+    """
+
+    logprobs: Float[Tensor, "B T"]
+    entropy: Float[Tensor, "B T"]
+    ref: Float[Tensor, "B T"] | None = None
+    kl: Float[Tensor, "B T"] | None = None

@@ -1,0 +1,16 @@
+"""Every tolerance of the test suite, by name. A test that needs a looser one has found a bug."""
+
+#: float64 against exact enumeration or a closed form, a few thousand operations.
+EXACT = 1e-12
+#: float64 through a whole transformers model and the real training loop.
+LOOP = 1e-8
+#: fp32 against a float64 reference, relative to the largest value.
+FP32 = 2e-5
+#: log-probs of two fp32 paths through the same model.
+PATHS = 2e-5
+#: gradients of two fp32 paths through the same model, relative.
+PATHS_GRADIENT = 1e-4
+#: bf16 inputs, fp32 accumulation, against float64 on the same bf16 inputs.
+BF16 = 2e-3
+#: figures printed in a paper or a table to so many digits.
+PRINTED = 5e-4
