@@ -1,0 +1,128 @@
+"""The arrows of the house: who may import whom, held by parsing every import, lazy ones and type-only ones too."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src"
+
+BASE = {"errors", "records"}
+TENSORS = BASE | {"tensors", "masked"}
+LIBRARY = TENSORS | {"kl", "rl", "beta", "algorithms", "models", "rewards", "runlog", "report", "assets"}
+
+#: part → the parts it may import besides itself. Longest dotted prefix decides; a part not listed here is an error.
+MAY_IMPORT: dict[str, set[str]] = {
+    "__init__": {"training"},  # the facade, lazily
+    "errors": set(),
+    "records": {"errors"},
+    "tensors": BASE,
+    "masked": BASE | {"tensors"},
+    "kl": TENSORS,
+    "rl": TENSORS,
+    "beta": BASE,
+    "algorithms": TENSORS | {"kl", "rl"},
+    "models": TENSORS | {"kl", "assets"},
+    "rewards": BASE,
+    "rewards.reward_model": TENSORS | {"models"},
+    "rewards.judge": TENSORS | {"models"},
+    "runlog": BASE,
+    "report": BASE | {"runlog"},
+    "training": LIBRARY,
+    "training.progress": BASE,
+    "assets": set(),
+    "demo": LIBRARY | {"training"},
+    "cli": LIBRARY | {"training", "demo"},
+    "__main__": {"cli"},
+}
+
+#: Parts that must start fast and run where no deep-learning stack is installed.
+LIGHT = {"errors", "records", "beta", "runlog", "report", "training.progress"}
+HEAVY = {"torch", "transformers", "peft", "safetensors", "datasets", "tokenizers", "gguf"}
+
+
+def modules() -> list[Path]:
+    return sorted((SRC / "kleash").rglob("*.py"))
+
+
+def dotted(path: Path) -> str:
+    """src/kleash/kl/fused.py → "kl.fused"; a package's __init__ → the package; kleash itself → "__init__"."""
+    parts = path.relative_to(SRC / "kleash").with_suffix("").parts
+    if parts[-1] == "__init__" and len(parts) > 1:
+        parts = parts[:-1]
+    return ".".join(parts)
+
+
+def imported(path: Path) -> set[str]:
+    """Every absolute module name that the file imports anywhere, `from a import b` as both "a" and "a.b"."""
+    package = ("kleash." + dotted(path)).split(".")
+    if path.name != "__init__.py":
+        package = package[:-1]
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            names |= {origin} | {f"{origin}.{alias.name}" for alias in node.names}
+    return names
+
+
+def rule_for(module: str) -> str:
+    prefixes = [module.rsplit(".", n)[0] for n in range(module.count(".") + 1)]
+    return next((prefix for prefix in prefixes if prefix in MAY_IMPORT), "")
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_arrows_point_one_way(path: Path) -> None:
+    module = dotted(path)
+    rule = rule_for(module)
+    assert rule, f"{module} has no entry in MAY_IMPORT: say which parts it may import"
+    known = {dotted(other) for other in modules()} | {name.split(".")[0] for name in map(dotted, modules())}
+    own = module.split(".")[0]
+    for name in imported(path):
+        target = name.removeprefix("kleash.")
+        if not name.startswith("kleash.") or target not in known:
+            continue  # another package, or a name inside a module whose own import is also in the set
+        part = target.split(".")[0]
+        allowed = part in MAY_IMPORT[rule] or (part == own and rule != "training.progress")
+        assert allowed, f"{module} imports {target}, but {rule} may only import {sorted(MAY_IMPORT[rule])}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_light_parts_name_no_heavy_package(path: Path) -> None:
+    if rule_for(dotted(path)) in LIGHT:
+        assert not {name.split(".")[0] for name in imported(path)} & HEAVY
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_only_models_knows_transformers_and_peft(path: Path) -> None:
+    if rule_for(dotted(path)).split(".")[0] != "models":
+        assert not {name.split(".")[0] for name in imported(path)} & {"transformers", "peft"}
+
+
+@pytest.mark.parametrize("name", ["records", "errors"])
+def test_the_records_need_the_standard_library_only(name: str) -> None:
+    roots = {origin.split(".")[0] for origin in imported(SRC / "kleash" / f"{name}.py")}
+    assert roots <= sys.stdlib_module_names | {"kleash"}
+
+
+@pytest.mark.parametrize(
+    "name", ["kleash", "kleash.records", "kleash.beta", "kleash.runlog", "kleash.report"]
+)
+def test_importing_loads_no_torch(name: str) -> None:
+    """In a fresh interpreter, the whole package at once: submodules too."""
+    program = (
+        "import importlib, pkgutil, sys\n"
+        f"package = importlib.import_module({name!r})\n"
+        f"if {name!r} != 'kleash':\n"
+        "    for info in pkgutil.walk_packages(getattr(package, '__path__', []), package.__name__ + '.'):\n"
+        "        importlib.import_module(info.name)\n"
+        f"print(sorted({HEAVY!r} & sys.modules.keys()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
