@@ -1,4 +1,4 @@
-"""The rules of the house that a machine can hold: sizes, sources and proofs, named tolerances, no silent bounds."""
+"""The rules of the house that a machine can hold: sizes, sources, proofs, tolerances, no silent bounds."""
 
 import ast
 import re
@@ -35,7 +35,7 @@ each_source = pytest.mark.parametrize("path", python_files("src"), ids=name_of)
 each_test = pytest.mark.parametrize("path", python_files("tests"), ids=name_of)
 
 
-# ── sizes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── sizes ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @each_shipped
@@ -57,20 +57,27 @@ def docstring_lines(function: Function) -> int:
     return (function.body[0].end_lineno or 0) - function.body[0].lineno + 1
 
 
-# ── sources and proofs ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── sources and proofs ──────────────────────────────────────────────────────────────────────────────────
 
 
 def provable() -> list[tuple[Path, str, str]]:
-    """(file, name, docstring) of all that claims to be mathematics: public functions of kl, rl, beta, algorithms,
-    and the controllers (classes of beta with an `update`)."""
+    """(file, name, docstring) of all that claims to be mathematics.
+
+    Public functions of kl, rl, beta, algorithms, and the controllers (classes of beta with an `update`).
+    """
     found = []
     for folder in ("kl", "rl", "beta", "algorithms"):
         for path in sorted((SRC / folder).rglob("*.py")):
             for node in ast.parse(path.read_text()).body:
-                public = isinstance(node, Function) and not node.name.startswith("_")
-                controller = folder == "beta" and isinstance(node, ast.ClassDef) and has_update(node)
-                if public or controller:
-                    found.append((path, node.name, ast.get_docstring(node) or ""))
+                match node:
+                    case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                        claims = not name.startswith("_")
+                    case ast.ClassDef(name=name):
+                        claims = folder == "beta" and has_update(node)
+                    case _:
+                        continue
+                if claims:
+                    found.append((path, name, ast.get_docstring(node) or ""))
     return found
 
 
@@ -89,9 +96,7 @@ def names_in(path: Path) -> set[str]:
 )
 def test_mathematics_names_its_source_and_its_proof(path: Path, name: str, docstring: str) -> None:
     assert re.search(r"^\s*Source: \S", docstring, re.M), f"{name} has no line `Source: …`"
-    assert re.search(r"^\s*Proved by: \S", docstring, re.M), (
-        f"{name} has no line `Proved by: tests/…::test_…`"
-    )
+    assert re.search(r"^\s*Proved by: \S", docstring, re.M), f"{name} has no line `Proved by: …`"
     proofs = re.findall(r"(tests/[\w/]+\.py)::(\w+)", docstring)
     assert proofs, f"the proof of {name} names no test"
     for file, test in proofs:
@@ -105,7 +110,7 @@ def test_every_named_proof_exists(path: Path) -> None:
         assert test in names_in(ROOT / file), f"{file}::{test} does not exist"
 
 
-# ── tolerances ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── tolerances ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def literal_tolerances(tree: ast.Module) -> Iterator[int]:
@@ -148,12 +153,12 @@ def test_literal_tolerances_are_seen() -> None:
     assert list(seen) == [1, 3, 4]
 
 
-# ── safety and honesty ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── safety and honesty ──────────────────────────────────────────────────────────────────────────────────
 
 
 @each_shipped
 def test_nothing_that_runs_what_it_reads(path: Path) -> None:
-    """No pickle, no torch.load, no trust_remote_code = True in the code: it is on only where the user asks for it."""
+    """No pickle, no torch.load; trust_remote_code is on only where the user asks for it."""
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Import(names=names):
@@ -205,10 +210,12 @@ def test_few_parameters(path: Path) -> None:
 
 @each_source
 def test_no_inheritance_of_implementation(path: Path) -> None:
-    """A kleash class inherits only from protocols, exceptions and what a library asks for (nn.Module, Function)."""
-    own = {node.name for other in python_files("src") for node in ast.walk(ast.parse(other.read_text()))
-           if isinstance(node, ast.ClassDef)}  # fmt: skip
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ClassDef):
-            parents = {base.id for base in node.bases if isinstance(base, ast.Name)} & own
-            assert all(parent.endswith("Error") for parent in parents), f"{node.name} inherits from {parents}"
+    """A kleash class inherits only from errors and what a library asks for (nn.Module, Protocol)."""
+    own = {node.name for other in python_files("src") for node in classes(other)}
+    for node in classes(path):
+        parents = {base.id for base in node.bases if isinstance(base, ast.Name)} & own
+        assert all(parent.endswith("Error") for parent in parents), f"{node.name} inherits from {parents}"
+
+
+def classes(path: Path) -> list[ast.ClassDef]:
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]

@@ -1,4 +1,4 @@
-"""The arrows of the house: who may import whom, held by parsing every import, lazy ones and type-only ones too."""
+"""The arrows of the house: who may import whom, held by parsing every import, lazy and type-only too."""
 
 import ast
 import subprocess
@@ -13,7 +13,7 @@ BASE = {"errors", "records"}
 TENSORS = BASE | {"tensors", "masked"}
 LIBRARY = TENSORS | {"kl", "rl", "beta", "algorithms", "models", "rewards", "runlog", "report", "assets"}
 
-#: part → the parts it may import besides itself. Longest dotted prefix decides; a part not listed here is an error.
+#: part → the parts it may import besides itself. The longest dotted prefix decides; an unlisted part fails.
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"training"},  # the facade, lazily
     "errors": set(),
