@@ -1,4 +1,4 @@
-"""Statistics over a bool mask (True = counts). A non-bool mask is an error: polarity has bitten every library."""
+"""Statistics over a bool mask (True = counts). A non-bool mask is an error: polarity flips are silent."""
 
 import math
 
@@ -6,9 +6,22 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from kleash.errors import UsageError
+
+
+def require_bool(mask: Tensor) -> None:
+    """Refuse a mask that is not bool.
+
+    Raises:
+        UsageError: naming its dtype.
+    """
+    if mask.dtype != torch.bool:
+        raise UsageError(f"the mask is {mask.dtype}; it must be bool, True where a token counts")
+
 
 def masked_sum(x: Float[Tensor, "*s"], mask: Bool[Tensor, "*s"]) -> Float[Tensor, ""]:
     """Σ x over True; values under False (even NaN) change neither the sum nor its gradient."""
+    require_bool(mask)
     return torch.where(mask, x, 0.0).sum()
 
 
@@ -22,20 +35,21 @@ def clustered_ratio(
 ) -> tuple[float, float | None]:
     """Σ numerator / Σ denominator and its cluster-robust (CR1, linearised) standard error.
 
-    With denominator = 1 this is a mean with its clustered standard error; with token counts it is a per-token mean.
-    The error is None with fewer than two clusters: it is then not measurable.
+    With denominator = 1 this is a mean with its clustered standard error; with token counts it is a per-token
+    mean. The error is None with fewer than two clusters: it is then not measurable.
 
     Source: Liang & Zeger 1986 (cluster-robust variance); Cochran 1977 §6.4 (variance of a ratio).
     Proved by: tests/test_masked.py::test_clustered_error_equals_slow_loop
     """
-    numerator, denominator = numerator.double(), denominator.double()
+    # On the CPU: float64 does not exist on every accelerator, and B numbers are few.
+    numerator, denominator = (x.detach().to("cpu", torch.float64) for x in (numerator, denominator))
     total = denominator.sum()
     value = numerator.sum() / total
-    _, index = torch.unique(cluster, return_inverse=True)
+    _, index = torch.unique(cluster.cpu(), return_inverse=True)
     n_clusters = int(index.max()) + 1
     if n_clusters < 2:
         return float(value), None
-    residual = torch.zeros(n_clusters, dtype=torch.float64, device=numerator.device)
+    residual = torch.zeros(n_clusters, dtype=torch.float64)
     residual.index_add_(0, index, numerator - value * denominator)
     variance = n_clusters / (n_clusters - 1) * residual.square().sum() / total.square()
     return float(value), math.sqrt(float(variance))
