@@ -65,7 +65,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: object) -> "Target":
-        """"4 nats/sequence" → Target(4.0, "nats/sequence").
+        """ "4 nats/sequence" → Target(4.0, "nats/sequence").
 
         Raises:
             UsageError: no unit, an unknown unit, or not a number.
@@ -89,13 +89,14 @@ class Target:
 class ControllerState:
     """All that a beta controller remembers; `dataclasses.asdict` of it round-trips through JSON.
 
-    `held` says why the last reading did not move beta (invalid, negative beyond noise, …); None if it was used.
-    `clipped` counts the updates in which beta met one of its bounds.
+    `held` says why the last reading did not move beta (invalid, negative, …); None if it was used.
+    `clipped` counts the updates in which beta met one of its bounds. `transient` is the part of log beta that the
+    law did not integrate (P and D of a PID): the integral is log beta minus it, so whoever sets `beta` sets the integral.
     """
 
     beta: float
     step: int = 0
-    integral: float = 0.0
+    transient: float = 0.0
     previous_error: float | None = None
     clipped: int = 0
     held: str | None = None
@@ -108,7 +109,9 @@ class Controller(Protocol):
         """The state at step 0 with this beta. Raises UsageError for a beta this law cannot start from."""
         ...
 
-    def update(self, state: ControllerState, reading: Reading | None, target: Target | None) -> ControllerState:
+    def update(
+        self, state: ControllerState, reading: Reading | None, target: Target | None
+    ) -> ControllerState:
         """The state for the next step. `reading` is kl_ref of the step just measured.
 
         Raises UsageError when the reading's unit is not the target's, or a target is needed and missing.
@@ -137,36 +140,87 @@ def metric(doc: str) -> Any:
 class Step:
     """What one training step measured, before its update. One line of events.jsonl; docs/metrics.md is made from it."""
 
-    step: int = field(metadata={"doc": "Number of the step, from 0. Its figures describe the policy *before* its update."})
-    beta: float = field(metadata={"doc": "Strength of the KL penalty used in this step's loss; the only place it is read."})
-    kl_ref: Reading | None = metric("KL(policy‖reference) per sequence: the leash. Exact (full vocabulary) unless `estimator` says otherwise.")
-    kl_ref_token: Reading | None = metric("The same KL per token: summed over tokens, divided by their number.")
-    kl_old: Reading | None = metric("KL(old policy‖policy) per sequence at the step's last minibatch: the size of the update, not the leash. Not measured with a single update per step.")
-    kl_sampler: Reading | None = metric("KL(sampler‖policy) per token (k1): disagreement between the sampler's recorded log-probs and the trainer's.")
+    step: int = field(
+        metadata={"doc": "Number of the step, from 0. Its figures describe the policy *before* its update."}
+    )
+    beta: float = field(
+        metadata={"doc": "Strength of the KL penalty used in this step's loss; the only place it is read."}
+    )
+    kl_ref: Reading | None = metric(
+        "KL(policy‖reference) per sequence: the leash. Exact (full vocabulary) unless `estimator` says otherwise."
+    )
+    kl_ref_token: Reading | None = metric(
+        "The same KL per token: summed over tokens, divided by their number."
+    )
+    kl_old: Reading | None = metric(
+        "KL(old policy‖policy) per sequence at the step's last minibatch: the size of the update, not the leash. Not measured with a single update per step."
+    )
+    kl_sampler: Reading | None = metric(
+        "KL(sampler‖policy) per token (k1): disagreement between the sampler's recorded log-probs and the trainer's."
+    )
     target: str | None = metric("The KL target in force, with its unit.")
-    controller_held: str | None = metric("Why the controller did not use the last reading; empty when it did.")
-    price: float | None = metric("Reward gained per nat of kl_ref over the window (least squares over the last 20 steps). At the optimum of a fixed-beta run it equals beta.")
+    controller_held: str | None = metric(
+        "Why the controller did not use the last reading; empty when it did."
+    )
+    price: float | None = metric(
+        "Reward gained per nat of kl_ref over the window (least squares over the last 20 steps). At the optimum of a fixed-beta run it equals beta."
+    )
     score: float | None = metric("Mean total score (weighted sum of the rewards), raw, without the KL.")
     score_std: float | None = metric("Standard deviation of the total score over samples.")
-    scores: dict[str, float | None] = field(default_factory=dict, metadata={"doc": "Mean of each reward by name."})
-    scores_std: dict[str, float | None] = field(default_factory=dict, metadata={"doc": "Standard deviation of each reward by name."})
-    unscored: int = field(default=0, metadata={"doc": "Samples for which some reward returned None; they leave the loss and are never counted as 0."})
-    groups_without_spread: float | None = metric("Share of prompt groups whose scores are all equal: they give no reward gradient.")
-    bits_per_byte: float | None = metric("The reference's code length of the samples in bits per byte of text. Falling: simpler than the reference's own text; rising: foreign to it.")
+    scores: dict[str, float | None] = field(
+        default_factory=dict, metadata={"doc": "Mean of each reward by name."}
+    )
+    scores_std: dict[str, float | None] = field(
+        default_factory=dict, metadata={"doc": "Standard deviation of each reward by name."}
+    )
+    unscored: int = field(
+        default=0,
+        metadata={
+            "doc": "Samples for which some reward returned None; they leave the loss and are never counted as 0."
+        },
+    )
+    groups_without_spread: float | None = metric(
+        "Share of prompt groups whose scores are all equal: they give no reward gradient."
+    )
+    bits_per_byte: float | None = metric(
+        "The reference's code length of the samples in bits per byte of text. Falling: simpler than the reference's own text; rising: foreign to it."
+    )
     entropy: float | None = metric("Mean entropy of the policy's next-token distribution, nats per token.")
     length: float | None = metric("Mean counted completion tokens per sample.")
     truncated: float | None = metric("Share of samples cut at max_new_tokens without an end token.")
     distinct_1: float | None = metric("Distinct words / all words over the step's samples.")
     distinct_2: float | None = metric("Distinct word pairs / all word pairs over the step's samples.")
-    seq_rep_4: float | None = metric("Share of repeated word 4-grams within a sample, mean over samples (Welleck 2019).")
-    compression_ratio: float | None = metric("Bytes of the samples / bytes after zlib: rises when samples repeat themselves or each other.")
-    loss: float | None = metric("The value whose gradient was taken. With detached advantages it is not a performance measure.")
+    seq_rep_4: float | None = metric(
+        "Share of repeated word 4-grams within a sample, mean over samples (Welleck 2019)."
+    )
+    compression_ratio: float | None = metric(
+        "Bytes of the samples / bytes after zlib: rises when samples repeat themselves or each other."
+    )
+    loss: float | None = metric(
+        "The value whose gradient was taken. With detached advantages it is not a performance measure."
+    )
     grad_norm: float | None = metric("Global gradient norm before clipping.")
-    clip_fraction: float | None = metric("Share of counted tokens whose importance ratio the surrogate clipped.")
-    ratio_truncations: int | None = metric("Tokens whose prefix importance ratio was truncated in the KL term.")
-    k3_linear_fraction: float | None = metric("Share of counted tokens past K3_BOUND, where k3 continues linearly.")
+    clip_fraction: float | None = metric(
+        "Share of counted tokens whose importance ratio the surrogate clipped."
+    )
+    ratio_truncations: int | None = metric(
+        "Tokens whose prefix importance ratio was truncated in the KL term."
+    )
+    k3_linear_fraction: float | None = metric(
+        "Share of counted tokens past K3_BOUND, where k3 continues linearly."
+    )
     learning_rate: float | None = metric("Learning rate of this step's update.")
-    seconds: dict[str, float] = field(default_factory=dict, metadata={"doc": "Wall-clock seconds by phase: sample, score, reference, update, total."})
-    tokens_forward: dict[str, int] = field(default_factory=dict, metadata={"doc": "Token positions that went through the model by phase (sample, reference, update), counted by a hook."})
+    seconds: dict[str, float] = field(
+        default_factory=dict,
+        metadata={"doc": "Wall-clock seconds by phase: sample, score, reference, update, total."},
+    )
+    tokens_forward: dict[str, int] = field(
+        default_factory=dict,
+        metadata={
+            "doc": "Token positions that went through the model by phase (sample, reference, update), counted by a hook."
+        },
+    )
     tokens_per_second: float | None = metric("Counted completion tokens per second of the whole step.")
-    peak_memory_gb: float | None = metric("Peak memory so far: CUDA allocator on a GPU, resident set of the process on a CPU.")
+    peak_memory_gb: float | None = metric(
+        "Peak memory so far: CUDA allocator on a GPU, resident set of the process on a CPU."
+    )

@@ -34,7 +34,9 @@ class Rollout:
 
     def rows(self, first: int, last: int) -> slice:
         """The rows of groups first … last−1, as a slice of B."""
-        start, stop = torch.searchsorted(self.group, torch.tensor([first, last], device=self.group.device)).tolist()
+        start, stop = torch.searchsorted(
+            self.group, torch.tensor([first, last], device=self.group.device)
+        ).tolist()
         return slice(start, stop)
 
     def groups(self, first: int, last: int) -> "Rollout":
@@ -94,3 +96,39 @@ class Look:
     entropy: Float[Tensor, "B T"]
     ref: Float[Tensor, "B T"] | None = None
     kl: Float[Tensor, "B T"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A rollout with all that its loss needs.
+
+    score is the rewarder's number per sample, 0 where `scored` is False (such samples leave the loss). `old` is
+    log π(token) when the rollout was made; None means the policy has not moved since (every ratio is exactly 1).
+    `weight` is how much each prompt group counts: 1 in training, the group's probability where a proof replaces
+    the sampler by enumeration.
+    """
+
+    rollout: Rollout
+    score: Float[Tensor, " B"]
+    scored: Bool[Tensor, " B"]
+    weight: Float[Tensor, " N"]
+    reference: ReferenceStates | None = None
+    old: Float[Tensor, "B T"] | None = None
+
+    @property
+    def mask(self) -> Bool[Tensor, "B T"]:
+        """Tokens that enter the loss: counted ones of scored samples."""
+        return self.rollout.mask & self.scored[:, None]
+
+    def groups(self, first: int, last: int) -> "Batch":
+        """Groups first … last−1 as a batch of their own."""
+        rollout = self.rollout.groups(first, last)
+        rows, width = self.rollout.rows(first, last), rollout.mask.shape[1]
+        return Batch(
+            rollout=rollout,
+            score=self.score[rows],
+            scored=self.scored[rows],
+            weight=self.weight[first:last],
+            reference=None if self.reference is None else self.reference.rows(rows, width),
+            old=None if self.old is None else self.old[rows, :width],
+        )

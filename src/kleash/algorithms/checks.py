@@ -1,0 +1,26 @@
+"""Invariants that the group-relative algorithms' configs share."""
+
+from kleash.errors import UsageError
+
+
+def check_group_relative(
+    group_size: int, epochs: int, minibatches: int, clip: float | str, prefix_cap: float, off_policy: str
+) -> None:
+    """Raises UsageError for a setting under which the algorithm is not defined.
+
+    Source: leave-one-out needs another member; PPO's clip range lies in (0, 1).
+    Proved by: tests/algorithms/test_configs.py::test_refused_settings
+    """
+    if group_size < 2:
+        raise UsageError(
+            f"algorithm.group_size = {group_size}: the baseline is the mean of the *other* completions of a prompt, "
+            "so a group needs at least 2"
+        )
+    if epochs < 1 or minibatches < 1:
+        raise UsageError(f"algorithm.epochs = {epochs} and minibatches = {minibatches} must be at least 1")
+    if isinstance(clip, float) and not 0 < clip < 1:
+        raise UsageError(f"algorithm.clip = {clip} must lie between 0 and 1 (0.2 is usual; "none" for no clip)")
+    if prefix_cap < 1:
+        raise UsageError(f"algorithm.prefix_cap = {prefix_cap} must be at least 1, the ratio of an unmoved policy")
+    if off_policy == "full" and clip != "none":
+        raise UsageError('algorithm.off_policy = "full" is the unclipped off-policy gradient; set clip = "none" with it')

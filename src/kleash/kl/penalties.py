@@ -1,0 +1,244 @@
+"""Where the KL enters: each penalty splits into a live term of the loss and a detached credit for the KL to come.
+
+    loss = 1/(N·G·C) Σ m_it [ −A_it ℓ_it + β own_it ]        A_it = R_i − b_i − β (to_go_it − baseline of to_go)
+
+`exact` and `future_sampled` use both halves, `in_reward` only the credit, `in_loss` only the loss. A combination
+whose gradient is not what its name says is refused when the object is made, with the reason and the alternative.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple, Protocol
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import ConfigDict
+from torch import Tensor
+
+from kleash.errors import UsageError
+from kleash.kl.estimators import k1, k2, k3
+from kleash.tensors import Look
+
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Ratios(NamedTuple):
+    """Importance ratios of the policy to the old policy, per token; all 1 in the first update after sampling.
+
+    token: ρ_t, live. before: ρ_{<t} = Π_{s<t} ρ_s, detached, possibly truncated. ahead: the factor ρ_t by which
+    the KL to come is weighed when the full off-policy form is asked for, detached; None in the default form.
+    """
+
+    token: Float[Tensor, "B T"]
+    before: Float[Tensor, "B T"]
+    ahead: Float[Tensor, "B T"] | None
+
+
+class KLTerms(NamedTuple):
+    """own: live, times beta in the loss. to_go: detached, times beta out of the advantage. None: absent."""
+
+    own: Float[Tensor, "B T"] | None
+    to_go: Float[Tensor, "B T"] | None
+
+
+class Penalty(Protocol):
+    """A frozen dataclass that turns a look at the tokens into its two KL terms."""
+
+    needs_reference: ClassVar[bool]
+    gradient: ClassVar[str]
+
+    def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms: ...
+
+
+def kl_to_come(
+    per_token: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"], ahead: Float[Tensor, "B T"] | None = None
+) -> Float[Tensor, "B T"]:
+    """F_t = Σ_{n>t} x_n in nats, detached; with `ahead` = ρ the recursion F_t = x_{t+1} + ρ_{t+1} F_{t+1}.
+
+    Source: product rule of ∇KL, Amini et al. 2025, arXiv 2504.10637; off-policy recursion derived in docs/kl.md.
+    Proved by: tests/kl/test_penalties.py::test_kl_to_come_equals_slow_loop
+    """
+    x = torch.where(mask, per_token.detach(), 0.0)
+    if ahead is None:
+        return x.flip(1).cumsum(1).flip(1) - x
+    rho = torch.where(mask, ahead, 0.0)
+    come = torch.zeros_like(x)
+    for t in range(x.shape[1] - 2, -1, -1):
+        come[:, t] = x[:, t + 1] + rho[:, t + 1] * come[:, t + 1]
+    return come
+
+
+def _reference_kl(look: Look) -> Float[Tensor, "B T"]:
+    assert look.kl is not None, "preflight guarantees a reference for a penalty that needs one"
+    return look.kl
+
+
+def _log_ratio(look: Look) -> Float[Tensor, "B T"]:
+    assert look.ref is not None, "preflight guarantees a reference for a penalty that needs one"
+    return look.logprobs - look.ref
+
+
+def _sampled_to_come(
+    x: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"], ratios: Ratios
+) -> Float[Tensor, "B T"]:
+    """A sampled KL at n depends on token n itself, so off-policy it carries ρ_n as well."""
+    weighed = x if ratios.ahead is None else x * ratios.ahead
+    return kl_to_come(weighed, mask, ratios.ahead)
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Full-vocabulary KL at every position: own token in the loss, the KL to come in the advantage (the default)."""
+
+    __pydantic_config__ = STRICT
+    needs_reference: ClassVar[bool] = True
+    gradient: ClassVar[str] = (
+        "the sequence's reverse KL(policy‖reference); exact per position, lowest variance"
+    )
+
+    kind: Literal["exact"] = "exact"
+
+    def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
+        """Own term ρ_{<t} K_t, credit Σ_{n>t} K_n. Nats.
+
+        Source: Amini et al. 2025, arXiv 2504.10637 (Rao–Blackwellised gradient).
+        Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
+        """
+        kl = _reference_kl(look)
+        return KLTerms(own=ratios.before * kl, to_go=kl_to_come(kl, mask, ratios.ahead))
+
+
+@dataclass(frozen=True, slots=True)
+class InReward:
+    """k1 per token in the reward with reward-to-go: RLHF's classic. The same gradient as `exact`, noisier."""
+
+    __pydantic_config__ = STRICT
+    needs_reference: ClassVar[bool] = True
+    gradient: ClassVar[str] = "the sequence's reverse KL(policy‖reference), sampled (k1): unbiased and noisy"
+
+    kind: Literal["in_reward"] = "in_reward"
+    estimator: Literal["k1", "k2", "k3", "exact"] = "k1"
+
+    def __post_init__(self) -> None:
+        if self.estimator in ("k2", "k3"):
+            raise UsageError(
+                f"kl.penalty: {self.estimator} in the reward has a gradient that vanishes near the reference and can "
+                'point away from it; use estimator = "k1" in the reward, or penalty = "exact"'
+            )
+        if self.estimator == "exact":
+            raise UsageError(
+                "kl.penalty: the exact KL in the reward alone keeps only the credit for later tokens (nothing at one "
+                'token); penalty = "exact" puts each token\'s own KL in the loss as well'
+            )
+
+    def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
+        """No own term, credit Σ_{n≥t} k1_n. Nats.
+
+        Source: Ziegler et al. 2019, arXiv 1909.08593 §2; Stiennon et al. 2020, arXiv 2009.01325.
+        Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
+        """
+        x = torch.where(mask, k1(_log_ratio(look)).detach(), 0.0)
+        return KLTerms(own=None, to_go=x + _sampled_to_come(x, mask, ratios))
+
+
+@dataclass(frozen=True, slots=True)
+class InLoss:
+    """A per-position KL in the loss: the KL of later tokens is missing from its gradient. A named choice.
+
+    ratio: "live" multiplies by ρ_t kept in the graph, "detached" by stop-gradient ρ_t, "none" by nothing. Left out:
+    the one that gives the per-position reverse KL (k2: detached, k3: live, exact: none).
+    """
+
+    __pydantic_config__ = STRICT
+    needs_reference: ClassVar[bool] = True
+    gradient: ClassVar[str] = "Σ_t E_prefix ∇KL per position; not the gradient of a sequence KL"
+
+    kind: Literal["in_loss"] = "in_loss"
+    estimator: Literal["k1", "k2", "k3", "exact"] = "exact"
+    ratio: Literal["live", "detached", "none", "default"] = "default"
+
+    def __post_init__(self) -> None:
+        if self.estimator == "k1":
+            raise UsageError(
+                "kl.penalty: k1 in the loss has an expected gradient of exactly zero, so it holds nothing; use "
+                'estimator = "k2", "k3" or "exact" in the loss, or penalty = "in_reward" for k1'
+            )
+        if self.estimator == "k2" and self.ratio == "live":
+            raise UsageError(
+                "kl.penalty: k2 times a live ratio is the gradient of E[k2], which is no KL; use "
+                'ratio = "detached" (the default for k2)'
+            )
+        if self.estimator == "exact" and self.ratio in ("live", "detached"):
+            raise UsageError(
+                "kl.penalty: the exact KL of a position does not depend on the token sampled there, so a token ratio "
+                'does not belong on it; leave ratio out, or use penalty = "exact" for the sequence KL'
+            )
+
+    @property
+    def label(self) -> str:
+        """What the gradient of this choice is, in words."""
+        if self.estimator == "k3" and self.ratio in ("detached", "none"):
+            return "Σ_t E_prefix ∇KL(reference‖policy): a forward KL at each position (GRPO as published)"
+        return "Σ_t E_prefix ∇KL(policy‖reference): a reverse KL at each position, without the KL of later tokens"
+
+    def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
+        """Own term only. Nats.
+
+        Source: Shao et al. 2024 (GRPO, k3), arXiv 2402.03300; Liu et al. 2025, arXiv 2510.01555 (k2, ratios).
+        Proved by: tests/training/test_gradient.py::test_in_loss_is_the_stated_per_position_gradient
+        """
+        if self.estimator == "exact":
+            return KLTerms(own=_reference_kl(look), to_go=None)
+        value = (k2 if self.estimator == "k2" else k3)(_log_ratio(look))
+        ratio = {"k2": "detached", "k3": "live"}[self.estimator] if self.ratio == "default" else self.ratio
+        weight = {"live": ratios.token, "detached": ratios.token.detach(), "none": 1.0}[ratio]
+        return KLTerms(own=weight * value, to_go=None)
+
+
+@dataclass(frozen=True, slots=True)
+class FutureSampled:
+    """FRPO's form: k2 own token in the loss and the sampled future k1 in the advantage, one penalty."""
+
+    __pydantic_config__ = STRICT
+    needs_reference: ClassVar[bool] = True
+    gradient: ClassVar[str] = "the sequence's reverse KL(policy‖reference), sampled: noisier than `exact`"
+
+    kind: Literal["future_sampled"] = "future_sampled"
+
+    def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
+        """Own term sg(ρ_{1:t}) k2_t, credit Σ_{n>t} k1_n. Nats.
+
+        Source: arXiv 2601.10201 (FRPO).
+        Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
+        """
+        log_ratio = _log_ratio(look)
+        own = (ratios.before * ratios.token).detach() * k2(log_ratio)
+        x = torch.where(mask, k1(log_ratio).detach(), 0.0)
+        return KLTerms(own=own, to_go=_sampled_to_come(x, mask, ratios))
+
+
+@dataclass(frozen=True, slots=True)
+class NoPenalty:
+    """No leash. The KL is measured all the same."""
+
+    __pydantic_config__ = STRICT
+    needs_reference: ClassVar[bool] = False
+    gradient: ClassVar[str] = "none"
+
+    kind: Literal["none"] = "none"
+
+    def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
+        """Nothing in the loss, nothing in the advantage.
+
+        Source: the definition; DAPO, arXiv 2503.14476, trains so.
+        Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
+        """
+        return KLTerms(own=None, to_go=None)
+
+
+PENALTIES: dict[str, type] = {
+    "exact": Exact,
+    "in_reward": InReward,
+    "in_loss": InLoss,
+    "future_sampled": FutureSampled,
+    "none": NoPenalty,
+}

@@ -1,0 +1,1 @@
+"""Pure tensors: advantages, importance ratios and policy losses."""

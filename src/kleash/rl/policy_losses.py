@@ -1,0 +1,86 @@
+"""Importance ratios, surrogates and the ways a sum over tokens becomes one number."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+Length = Literal["constant", "sequence_mean", "token_mean"]
+
+
+class PrefixRatios(NamedTuple):
+    """token: ρ_t, live. before: ρ_{<t}, detached. truncations: counted tokens whose ρ_{<t} met the cap."""
+
+    token: Float[Tensor, "B T"]
+    before: Float[Tensor, "B T"]
+    truncations: int
+
+
+def prefix_ratios(
+    logprobs: Float[Tensor, "B T"], old: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"], cap: float | None
+) -> PrefixRatios:
+    """ρ_t = π/π_old of each token and the product over the tokens before it, truncated at `cap` (None: not).
+
+    Exactly 1 everywhere when old is logprobs. Tokens outside the mask count as ratio 1.
+
+    Source: Zhang et al. 2025, arXiv 2505.17508 (off-policy KL); truncation: Ionides 2008.
+    Proved by: tests/rl/test_policy_losses.py::test_prefix_ratios_equal_slow_loop
+    """
+    log_token = torch.where(mask, logprobs - old, 0.0)
+    log_before = log_token.detach().cumsum(1) - log_token.detach()
+    before = log_before.exp()
+    truncations = 0
+    if cap is not None:
+        over = (before > cap) & mask
+        truncations = int(over.sum())
+        before = before.clamp_max(cap)
+    return PrefixRatios(log_token.exp(), before, truncations)
+
+
+class Surrogate(NamedTuple):
+    """loss: per-token, live (to be minimised). clipped: where the surrogate's gradient is zero."""
+
+    loss: Float[Tensor, "B T"]
+    clipped: Bool[Tensor, "B T"]
+
+
+def clipped_surrogate(
+    ratio: Float[Tensor, "B T"], advantage: Float[Tensor, "B T"], clip: float | None
+) -> Surrogate:
+    """−min(ρ A, clip(ρ, 1−ε, 1+ε) A) per token; clip None: −ρ A.
+
+    Source: Schulman et al. 2017 (PPO), arXiv 1707.06347 eq. 7.
+    Proved by: tests/rl/test_policy_losses.py::test_clipped_surrogate_by_cases
+    """
+    plain = ratio * advantage
+    if clip is None:
+        return Surrogate(-plain, torch.zeros_like(ratio, dtype=torch.bool))
+    bounded = ratio.clamp(1 - clip, 1 + clip) * advantage
+    return Surrogate(-torch.minimum(plain, bounded), bounded < plain)
+
+
+def reduce_tokens(
+    per_token: Float[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+    length: Length,
+    *,
+    sequences: int,
+    tokens: int,
+    constant: int,
+) -> Float[Tensor, ""]:
+    """One number from per-token losses; the totals are those of the whole minibatch, so microbatches add up.
+
+    constant: Σ / (sequences · constant), the only one whose gradient is that of a sequence objective.
+    sequence_mean: mean over sequences of the mean over tokens. token_mean: Σ / tokens.
+
+    Source: Liu et al. 2025 (Dr. GRPO), arXiv 2503.20783; GRPO, arXiv 2402.03300; DAPO, arXiv 2503.14476.
+    Proved by: tests/rl/test_policy_losses.py::test_reduce_tokens_equals_slow_loop
+    """
+    x = torch.where(mask, per_token, 0.0)
+    if length == "constant":
+        return x.sum() / (sequences * constant)
+    if length == "token_mean":
+        return x.sum() / tokens
+    lengths = mask.sum(1).clamp_min(1)  # a row without tokens has sum 0
+    return (x.sum(1) / lengths).sum() / sequences
