@@ -109,9 +109,7 @@ class Controller(Protocol):
         """The state at step 0 with this beta. Raises UsageError for a beta this law cannot start from."""
         ...
 
-    def update(
-        self, state: ControllerState, reading: Reading | None, target: Target | None
-    ) -> ControllerState:
+    def update(self, state: ControllerState, reading: Reading | None, target: Target | None) -> ControllerState:
         """The state for the next step. `reading` is kl_ref of the step just measured.
 
         Raises UsageError when the reading's unit is not the target's, or a target is needed and missing.
@@ -149,9 +147,7 @@ class Step:
     kl_ref: Reading | None = metric(
         "KL(policy‖reference) per sequence: the leash. Exact (full vocabulary) unless `estimator` says otherwise."
     )
-    kl_ref_token: Reading | None = metric(
-        "The same KL per token: summed over tokens, divided by their number."
-    )
+    kl_ref_token: Reading | None = metric("The same KL per token: summed over tokens, divided by their number.")
     kl_old: Reading | None = metric(
         "KL(old policy‖policy) per sequence at the step's last minibatch: the size of the update, not the leash. Not measured with a single update per step."
     )
@@ -159,17 +155,13 @@ class Step:
         "KL(sampler‖policy) per token (k1): disagreement between the sampler's recorded log-probs and the trainer's."
     )
     target: str | None = metric("The KL target in force, with its unit.")
-    controller_held: str | None = metric(
-        "Why the controller did not use the last reading; empty when it did."
-    )
+    controller_held: str | None = metric("Why the controller did not use the last reading; empty when it did.")
     price: float | None = metric(
         "Reward gained per nat of kl_ref over the window (least squares over the last 20 steps). At the optimum of a fixed-beta run it equals beta."
     )
     score: float | None = metric("Mean total score (weighted sum of the rewards), raw, without the KL.")
     score_std: float | None = metric("Standard deviation of the total score over samples.")
-    scores: dict[str, float | None] = field(
-        default_factory=dict, metadata={"doc": "Mean of each reward by name."}
-    )
+    scores: dict[str, float | None] = field(default_factory=dict, metadata={"doc": "Mean of each reward by name."})
     scores_std: dict[str, float | None] = field(
         default_factory=dict, metadata={"doc": "Standard deviation of each reward by name."}
     )
@@ -200,15 +192,9 @@ class Step:
         "The value whose gradient was taken. With detached advantages it is not a performance measure."
     )
     grad_norm: float | None = metric("Global gradient norm before clipping.")
-    clip_fraction: float | None = metric(
-        "Share of counted tokens whose importance ratio the surrogate clipped."
-    )
-    ratio_truncations: int | None = metric(
-        "Tokens whose prefix importance ratio was truncated in the KL term."
-    )
-    k3_linear_fraction: float | None = metric(
-        "Share of counted tokens past K3_BOUND, where k3 continues linearly."
-    )
+    clip_fraction: float | None = metric("Share of counted tokens whose importance ratio the surrogate clipped.")
+    ratio_truncations: int | None = metric("Tokens whose prefix importance ratio was truncated in the KL term.")
+    k3_linear_fraction: float | None = metric("Share of counted tokens past K3_BOUND, where k3 continues linearly.")
     learning_rate: float | None = metric("Learning rate of this step's update.")
     seconds: dict[str, float] = field(
         default_factory=dict,

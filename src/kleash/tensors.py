@@ -34,9 +34,7 @@ class Rollout:
 
     def rows(self, first: int, last: int) -> slice:
         """The rows of groups first … last−1, as a slice of B."""
-        start, stop = torch.searchsorted(
-            self.group, torch.tensor([first, last], device=self.group.device)
-        ).tolist()
+        start, stop = torch.searchsorted(self.group, torch.tensor([first, last], device=self.group.device)).tolist()
         return slice(start, stop)
 
     def groups(self, first: int, last: int) -> "Rollout":

@@ -13,14 +13,14 @@ def check_group_relative(
     """
     if group_size < 2:
         raise UsageError(
-            f"algorithm.group_size = {group_size}: the baseline is the mean of the *other* completions of a prompt, "
-            "so a group needs at least 2"
+            f"algorithm.group_size = {group_size}: the baseline is the mean of the *other* completions of a prompt, so "
+            "a group needs at least 2"
         )
     if epochs < 1 or minibatches < 1:
         raise UsageError(f"algorithm.epochs = {epochs} and minibatches = {minibatches} must be at least 1")
     if isinstance(clip, float) and not 0 < clip < 1:
-        raise UsageError(f"algorithm.clip = {clip} must lie between 0 and 1 (0.2 is usual; "none" for no clip)")
+        raise UsageError(f'algorithm.clip = {clip} must lie between 0 and 1 (0.2 is usual; "none" for no clip)')
     if prefix_cap < 1:
         raise UsageError(f"algorithm.prefix_cap = {prefix_cap} must be at least 1, the ratio of an unmoved policy")
     if off_policy == "full" and clip != "none":
-        raise UsageError('algorithm.off_policy = "full" is the unclipped off-policy gradient; set clip = "none" with it')
+        raise UsageError('algorithm.off_policy = "full" is the unclipped off-policy gradient: set clip = "none" too')

@@ -78,9 +78,7 @@ def group_relative_losses(
     full = how.off_policy == "full"
     old = look.logprobs.detach() if batch.old is None else batch.old
     ratios = prefix_ratios(look.logprobs, old, mask, cap=None if full else how.prefix_cap)
-    kl = penalty.terms(
-        look, mask, Ratios(ratios.token, ratios.before, ratios.token.detach() if full else None)
-    )
+    kl = penalty.terms(look, mask, Ratios(ratios.token, ratios.before, ratios.token.detach() if full else None))
 
     reward = leave_one_out(batch.score, batch.scored, group)[:, None].expand(mask.shape)
     if full:
@@ -103,9 +101,7 @@ def _ratio_after(ratios: PrefixRatios) -> Float[Tensor, "B T"]:
     return through[:, -1:] / through
 
 
-def _with_own_term(
-    losses: Float[Tensor, "B T"], kl: KLTerms, beta: float, scales: Scales
-) -> Float[Tensor, "B T"]:
+def _with_own_term(losses: Float[Tensor, "B T"], kl: KLTerms, beta: float, scales: Scales) -> Float[Tensor, "B T"]:
     return losses if kl.own is None else losses + beta * scales.kl[:, None] * kl.own
 
 

@@ -65,9 +65,7 @@ class GRPO:
     @property
     def label(self) -> str:
         if self.std == "group" or self.length != "constant":
-            return (
-                "not the gradient of a sequence KL (std by group or averaging by length; see docs/kl.md §6)"
-            )
+            return "not the gradient of a sequence KL (std by group or averaging by length; see docs/kl.md §6)"
         return "the gradient of a sequence objective, times 1 − 1/G"
 
     def loss(self, look: Look, batch: Batch, totals: Totals, penalty: Penalty, beta: float) -> Loss:

@@ -77,9 +77,7 @@ def _log_ratio(look: Look) -> Float[Tensor, "B T"]:
     return look.logprobs - look.ref
 
 
-def _sampled_to_come(
-    x: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"], ratios: Ratios
-) -> Float[Tensor, "B T"]:
+def _sampled_to_come(x: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"], ratios: Ratios) -> Float[Tensor, "B T"]:
     """A sampled KL at n depends on token n itself, so off-policy it carries ρ_n as well."""
     weighed = x if ratios.ahead is None else x * ratios.ahead
     return kl_to_come(weighed, mask, ratios.ahead)
@@ -91,9 +89,7 @@ class Exact:
 
     __pydantic_config__ = STRICT
     needs_reference: ClassVar[bool] = True
-    gradient: ClassVar[str] = (
-        "the sequence's reverse KL(policy‖reference); exact per position, lowest variance"
-    )
+    gradient: ClassVar[str] = "the sequence's reverse KL(policy‖reference); exact per position, lowest variance"
 
     kind: Literal["exact"] = "exact"
 

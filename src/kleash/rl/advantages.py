@@ -25,9 +25,7 @@ def leave_one_out(
     """
     value = torch.where(scored, score, 0.0)
     others = group_sum(scored.to(score.dtype), group) - 1
-    baseline = (group_sum(value, group) - value) / others.clamp_min(
-        1
-    )  # others = 0 is masked in the next line
+    baseline = (group_sum(value, group) - value) / others.clamp_min(1)  # others = 0 is masked in the next line
     return torch.where(scored & (others > 0), score - baseline, 0.0)
 
 
@@ -48,9 +46,7 @@ def leave_one_out_alive(
     return torch.where(mask, value - baseline, 0.0)
 
 
-def group_std(
-    score: Float[Tensor, " B"], scored: Bool[Tensor, " B"], group: Int[Tensor, " B"]
-) -> Float[Tensor, " B"]:
+def group_std(score: Float[Tensor, " B"], scored: Bool[Tensor, " B"], group: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
     """Population standard deviation of the scores of each row's group (0 for a group without spread).
 
     Source: Shao et al. 2024 (GRPO), arXiv 2402.03300 §4.1.

@@ -45,9 +45,7 @@ class Surrogate(NamedTuple):
     clipped: Bool[Tensor, "B T"]
 
 
-def clipped_surrogate(
-    ratio: Float[Tensor, "B T"], advantage: Float[Tensor, "B T"], clip: float | None
-) -> Surrogate:
+def clipped_surrogate(ratio: Float[Tensor, "B T"], advantage: Float[Tensor, "B T"], clip: float | None) -> Surrogate:
     """−min(ρ A, clip(ρ, 1−ε, 1+ε) A) per token; clip None: −ρ A.
 
     Source: Schulman et al. 2017 (PPO), arXiv 1707.06347 eq. 7.
