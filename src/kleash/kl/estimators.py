@@ -1,8 +1,8 @@
 """Single-sample KL estimators over log_ratio = log π − log π_ref, on tokens drawn from π.
 
-Elementwise, in nats. `ESTIMATORS` is the table of what each one is good for; every entry of it is proved by
-enumeration over all sequences of a tabular model with more than one step, value and gradient. Which estimator may
-stand where (reward or loss) follows from the `gradient` column.
+Elementwise, in nats. `ESTIMATORS` is the table of what each one is good for; every entry of it is proved
+by enumeration over all sequences of a tabular model with more than one step, value and gradient. Which
+estimator may stand where (reward or loss) follows from the `gradient` column.
 """
 
 import math
@@ -15,12 +15,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 #: Below log_ratio = −K3_BOUND (the reference e¹⁰ ≈ 22 026 times likelier than the policy) k3 goes on as its
-#: tangent. Why 10: there the slope 1 − e¹⁰ is still a finite fp16 number (the limit is log 65504 = 11.09), so the
-#: gradient of a half-precision input is finite at any log_ratio, with a factor 3 to spare; and tokens beyond it are
-#: rare, for P_π(log_ratio < −b) ≤ e^−b: at most one in 22 026 of those sampled from π itself.
+#: tangent. Why 10: there the slope 1 − e¹⁰ is still a finite fp16 number (the limit is log 65504 = 11.09),
+#: so the gradient of a half-precision input is finite at any log_ratio, with a factor 3 to spare; and tokens
+#: beyond it are rare, for P_π(log_ratio < −b) ≤ e^−b: at most one in 22 026 of those sampled from π itself.
 K3_BOUND = 10.0
 
-#: Below this |log_ratio| k3 is summed as a power series: exp(−x) − 1 + x would cancel to noise of either sign.
+#: Below this |log_ratio| k3 is summed as a power series, for exp(−x) − 1 + x cancels to noise of either sign.
 _SERIES_RADIUS = 0.1
 _SERIES = tuple((-1.0) ** n / math.factorial(n) for n in range(2, 12))
 
@@ -38,8 +38,8 @@ def k1(log_ratio: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:
     Nats, elementwise, fp32 (float64 from float64).
 
     Estimates: KL(π ‖ π_ref). Unbiased.
-    Gradient: as a per-token loss, on-policy: zero in expectation. In the reward (to go): the sequence's reverse
-        KL.
+    Gradient: as a per-token loss, on-policy: zero in expectation. In the reward (to go): the sequence's
+        reverse KL.
     Source: Schulman 2020, http://joschu.net/blog/kl-approx.html
     Proved by: tests/kl/test_estimators.py::test_claims_by_enumeration
     """

@@ -34,8 +34,8 @@ def measure(
         group: which prompt each row belongs to; the standard error is clustered by it.
         kind: what is compared with what.
         estimator: how `kl` was computed.
-        unit: "nats/token" is Σ kl / Σ tokens, with quantiles of the tokens' values; "nats/sequence" is the mean
-            of the rows' sums, with quantiles of those sums.
+        unit: "nats/token" is Σ kl / Σ tokens, with quantiles of the tokens' values; "nats/sequence" is the
+            mean of the rows' sums, with quantiles of those sums.
         invalid: a reason already known not to trust this reading (sampler differs from the scored policy, …).
 
     A quantile is the smallest observed value that at least that share does not exceed. A value that is not
