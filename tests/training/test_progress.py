@@ -9,9 +9,9 @@ from kleash.records import Reading, Step, Unit
 from kleash.training.progress import Progress, plain_line, printable, sparkline
 
 
-def reading(value: float, unit: Unit = "nats/sequence", error: float | None = 0.22, kind: KLKind = "kl_ref") -> Reading:
+def reading(value: float, unit: Unit = "nats/sequence", error: float | None = 0.22) -> Reading:
     return Reading(
-        kind=kind, value=value, unit=unit, estimator="exact", n_prompts=8, n_sequences=64, n_tokens=1000,
+        kind="kl_ref", value=value, unit=unit, estimator="exact", n_prompts=8, n_sequences=64, n_tokens=1000,
         standard_error=error,
     )  # fmt: skip
 
