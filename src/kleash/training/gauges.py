@@ -1,0 +1,161 @@
+"""From one step's tensors and texts to its record: every figure of `records.Step` is computed here."""
+
+import math
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kleash import text
+from kleash.kl.estimators import beyond_bound
+from kleash.kl.measure import measure
+from kleash.kl.penalties import InLoss, Penalty
+from kleash.masked import masked_mean
+from kleash.records import Reading, Step, Target
+from kleash.rewards.score import Scored
+from kleash.tensors import Look, Rollout
+from kleash.training.learn import Learned
+
+#: Steps over which the price (reward per nat) is fitted.
+PRICE_WINDOW = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """A step's samples with all that was measured on them before the update. One entry per sample, in row order."""
+
+    rollout: Rollout
+    prompts: list[object]
+    completions: list[str]
+    scored: Scored
+    mismatch: str | None
+
+
+def kl_readings(look: Look, collected: Collected) -> tuple[Reading | None, Reading | None]:
+    """kl_ref per sequence and per token, exact; None without a reference."""
+    if look.kl is None:
+        return None, None
+    rollout = collected.rollout
+    per_sequence, per_token = (
+        measure(
+            look.kl,
+            rollout.mask,
+            rollout.group,
+            kind="kl_ref",
+            estimator="exact",
+            unit=unit,
+            invalid=collected.mismatch,
+        )
+        for unit in ("nats/sequence", "nats/token")
+    )
+    return per_sequence, per_token
+
+
+def gauge(
+    step: int, beta: float, target: Target | None, collected: Collected, look: Look, history: Sequence[Step]
+) -> Step:
+    """The record of a step before its update; what the update itself measured is added by `with_update`."""
+    rollout, completions = collected.rollout, collected.completions
+    kl_ref, kl_ref_token = kl_readings(look, collected)
+    totals = [s for s in collected.scored.total if s is not None]
+    mean, std = _mean_std(totals)
+    named = {name: _mean_std([s for s in scores if s is not None]) for name, scores in collected.scored.by_name.items()}
+    return Step(
+        step=step,
+        beta=beta,
+        target=None if target is None else str(target),
+        kl_ref=kl_ref,
+        kl_ref_token=kl_ref_token,
+        kl_sampler=measure(
+            rollout.sampler - look.logprobs,
+            rollout.mask,
+            rollout.group,
+            kind="kl_sampler",
+            estimator="k1",
+            unit="nats/token",
+        ),
+        price=price([*_points(history), (None if kl_ref is None else kl_ref.value, mean)]),
+        score=mean,
+        score_std=std,
+        scores={name: m for name, (m, _) in named.items()},
+        scores_std={name: s for name, (_, s) in named.items()},
+        unscored=len(collected.scored.total) - len(totals),
+        groups_without_spread=_without_spread(collected),
+        bits_per_byte=_bits_per_byte(look, rollout, completions),
+        entropy=float(masked_mean(look.entropy, rollout.mask)),
+        length=float(rollout.mask.sum(1).double().mean()),
+        truncated=float(rollout.truncated.double().mean()),
+        distinct_1=text.distinct_n(completions, 1),
+        distinct_2=text.distinct_n(completions, 2),
+        seq_rep_4=text.seq_rep_n(completions, 4),
+        compression_ratio=text.compression_ratio(completions),
+        peak_memory_gb=peak_memory_gb(),
+    )
+
+
+def update_figures(learned: Learned, penalty: Penalty, rollout: Rollout) -> dict[str, float | int | None]:
+    """What the update measured about itself, as fields of `Step`."""
+    linear = None
+    if isinstance(penalty, InLoss) and penalty.estimator == "k3" and learned.look.ref is not None:
+        beyond = beyond_bound(learned.look.logprobs - learned.look.ref)
+        linear = float((beyond & rollout.mask).sum() / rollout.mask.sum())
+    return {
+        "loss": learned.loss,
+        "grad_norm": learned.grad_norm,
+        "clip_fraction": learned.clip_fraction,
+        "ratio_truncations": learned.truncations,
+        "k3_linear_fraction": linear,
+    }
+
+
+def price(points: Sequence[tuple[float | None, float | None]]) -> float | None:
+    """Slope of score against kl_ref over the last PRICE_WINDOW steps, by least squares; None where it has no meaning.
+
+    The fit needs at least half a window, and a KL that really varied.
+
+    Source: envelope theorem dE[r]/dKL = beta at the optimum; Korbak et al. 2022, arXiv 2205.11275.
+    """
+    window = [(k, s) for k, s in points[-PRICE_WINDOW:] if k is not None and s is not None]
+    if len(window) < PRICE_WINDOW // 2:
+        return None
+    kls, scores = zip(*window, strict=True)
+    k, s = math.fsum(kls) / len(window), math.fsum(scores) / len(window)
+    spread = math.fsum((x - k) ** 2 for x in kls)
+    if spread <= 1e-12 * max(1.0, k * k):
+        return None
+    return math.fsum((x - k) * (y - s) for x, y in window) / spread
+
+
+def _points(history: Sequence[Step]) -> list[tuple[float | None, float | None]]:
+    return [(None if s.kl_ref is None else s.kl_ref.value, s.score) for s in history[-PRICE_WINDOW:]]
+
+
+def _mean_std(values: list[float]) -> tuple[float | None, float | None]:
+    if not values:
+        return None, None
+    tensor = torch.tensor(values, dtype=torch.float64)
+    return float(tensor.mean()), float(tensor.std(correction=0))
+
+
+def _without_spread(collected: Collected) -> float:
+    groups: dict[int, set[float]] = {}
+    for group, value in zip(collected.rollout.group.tolist(), collected.scored.total, strict=True):
+        groups.setdefault(group, set()).update(() if value is None else (value,))
+    return sum(len(values) < 2 for values in groups.values()) / len(groups)
+
+
+def _bits_per_byte(look: Look, rollout: Rollout, completions: list[str]) -> float | None:
+    size = sum(len(c.encode()) for c in completions)
+    if look.ref is None or size == 0:
+        return None
+    return float(-look.ref[rollout.mask].double().sum() / math.log(2)) / size
+
+
+def peak_memory_gb() -> float:
+    """Peak so far in GiB: of the CUDA allocator, or of the process's resident memory."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**30 if sys.platform == "darwin" else peak / 2**20

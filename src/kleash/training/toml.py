@@ -1,0 +1,136 @@
+"""From TOML text and `a.b=c` overrides to a checked `Config`, with every error as a sentence that names the cure."""
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from kleash.algorithms import ALGORITHMS
+from kleash.beta import CONTROLLERS
+from kleash.errors import UsageError
+from kleash.kl.penalties import PENALTIES
+from kleash.training.config import Config
+
+_CONFIG = TypeAdapter(Config)
+#: Tables whose `kind` chooses the class, and so the keys that may stand in them.
+_KINDS = {("algorithm",): ALGORITHMS, ("kl", "penalty"): PENALTIES, ("kl", "controller"): CONTROLLERS}
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Reads a TOML file, applies overrides such as "kl.target=2 nats/sequence", checks everything.
+
+    Raises:
+        UsageError: no such file, not TOML, an unknown key (the nearest name is given), or a bad value.
+    """
+    path = Path(path)
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"there is no config file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the config file {path} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
+    return parse_config(with_overrides(tree, overrides))
+
+
+def parse_config(tree: dict[str, Any]) -> Config:
+    """A tree of plain values → Config. Raises UsageError that lists every fault."""
+    try:
+        return _CONFIG.validate_python(tree)
+    except ValidationError as error:
+        faults = [_sentence(e["loc"], e["type"], e["msg"], e.get("input")) for e in error.errors()]
+        raise UsageError("; ".join(dict.fromkeys(faults))) from None
+
+
+def dump_config(config: Config) -> dict[str, Any]:
+    """The resolved form: every field, as plain values; `parse_config` of it gives the same config."""
+    return _CONFIG.dump_python(config, mode="json", exclude_none=True)
+
+
+def with_overrides(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The tree with "a.b=c" assignments applied in order. A new `kind` drops the old member's keys."""
+    for assignment in overrides:
+        name, sign, text = assignment.partition("=")
+        keys = tuple(name.strip().split("."))
+        if not sign or not all(keys):
+            raise UsageError(f"the override {assignment!r} is not of the form section.key=value, as in kl.beta=0.05")
+        tree = _assign(tree, keys, _value(text.strip()), name.strip())
+    return tree
+
+
+def _assign(node: Any, keys: tuple[str, ...], value: Any, name: str) -> Any:
+    key, rest = keys[0], keys[1:]
+    if isinstance(node, list):
+        if not key.isdigit() or int(key) >= len(node):
+            raise UsageError(f"the override {name}: there is no entry {key!r}; the list has {len(node)}, from 0")
+        return [_assign(x, rest, value, name) if i == int(key) else x for i, x in enumerate(node)]
+    if isinstance(node, str):  # a kind given by its bare name
+        node = {"kind": node}
+    if node is not None and not isinstance(node, dict):
+        raise UsageError(f"the override {name}: {node!r} has no keys below it")
+    node = dict(node or {})
+    if not rest:
+        return {key: value} if key == "kind" and node.get("kind") != value else {**node, key: value}
+    return {**node, key: _assign(node.get(key), rest, value, name)}
+
+
+def _value(text: str) -> Any:
+    """As TOML reads it; what is not TOML is a string, so that quotes may be left out."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _sentence(loc: tuple[Any, ...], kind: str, message: str, given: Any) -> str:
+    keys, names = _without_tags(loc)
+    where = ".".join(str(k) for k in keys)
+    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
+        near = difflib.get_close_matches(str(keys[-1]), names, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(sorted(names))}"
+        return f"unknown key {where!r}; {hint}"
+    if kind in ("missing", "missing_argument"):
+        return f"{where!r} is missing"
+    if kind == "union_tag_invalid":
+        return f"{where}: {message[message.find('does not match') :]} (given: {_tag(given)!r})"
+    text = message.removeprefix("Value error, ")
+    return text if kind == "value_error" else f"{where} = {given!r}: {text[:1].lower()}{text[1:]}"
+
+
+def _tag(given: Any) -> Any:
+    return given.get("kind") if isinstance(given, dict) else given
+
+
+def _without_tags(loc: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[str]]:
+    """The location as the user wrote it, and the key names valid in its table."""
+    cls: Any = Config
+    keys: list[Any] = []
+    names: list[str] = []
+    for part in loc:
+        table = _KINDS.get(tuple(keys))
+        if table is not None and part in table:
+            cls = table[part]
+            continue
+        names = [f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+        keys.append(part)
+        cls = _field_type(cls, part)
+    return tuple(keys), names
+
+
+def _field_type(cls: Any, name: Any) -> Any:
+    """The dataclass behind a field, looking through tuples and unions; a list index keeps the class."""
+    if isinstance(name, int) or not dataclasses.is_dataclass(cls):
+        return cls
+    annotation = next((f.type for f in dataclasses.fields(cls) if f.name == name), None)
+    found: list[Any] = [annotation]
+    while found:
+        candidate = found.pop()
+        if dataclasses.is_dataclass(candidate):
+            return candidate
+        found.extend(getattr(candidate, "__args__", ()))
+    return None
