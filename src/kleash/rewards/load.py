@@ -1,0 +1,160 @@
+"""From what the config or a caller names to a function that can be called. Loading runs the reward's code."""
+
+import difflib
+import functools
+import importlib
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kleash.errors import KleashError, UsageError
+from kleash.rewards.adapters import ADAPTERS
+from kleash.rewards.arguments import name_of, parameters_of
+from kleash.rewards.spec import TIMEOUT_S, RewardSpec
+from kleash.rewards.vader import Vader
+from kleash.rewards.verifiable import Exact, Numeric, Regex
+from kleash.rewards.where import where
+
+#: Built-in rewards: classes, built with the spec's `args`.
+BUILTIN: dict[str, Callable[..., Any]] = {"vader": Vader, "exact": Exact, "numeric": Numeric, "regex": Regex}
+
+
+@dataclass(frozen=True, slots=True)
+class Rewarder:
+    """A reward ready to be called: fn(prompts, completions, **columns), plain or async."""
+
+    name: str
+    weight: float
+    fn: Callable[..., Any]
+    timeout_s: float
+
+
+def load_rewards(specs: Sequence[RewardSpec | str | Callable[..., Any]]) -> list[Rewarder]:
+    """Every reward of a run, in order.
+
+    Raises:
+        UsageError: none is given, two share a name, all have weight 0, or one cannot be loaded.
+    """
+    rewarders = [load_reward(spec) for spec in specs]
+    names = [rewarder.name for rewarder in rewarders]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f'two rewards are called {twice!r}; tell them apart with name = "…" in their [[rewards]]')
+    if not any(rewarder.weight for rewarder in rewarders):
+        raise UsageError("no reward has any weight, so there is nothing to train on; give one a weight other than 0")
+    return rewarders
+
+
+def load_reward(spec: RewardSpec | str | Callable[..., Any]) -> Rewarder:
+    """One reward from its spec, from its `use` alone, or from a Python callable.
+
+    Raises:
+        UsageError: it does not exist, its code fails to load, or it cannot take kleash's arguments.
+    """
+    if not isinstance(spec, RewardSpec | str):
+        return Rewarder(name_of(spec), 1.0, _checked(spec, name_of(spec)), TIMEOUT_S)
+    spec = RewardSpec(spec) if isinstance(spec, str) else spec
+    adapter, _, rest = spec.use.partition(":")
+    target = _find(rest if adapter in ADAPTERS else spec.use)
+    if not callable(target):
+        raise UsageError(f"reward {spec.use!r} is a {type(target).__name__}, not a function")
+    name = spec.name or (spec.use if spec.use in BUILTIN else name_of(target))
+    fn = _with_arguments(target, spec)
+    # TRL calls with the same names as kleash; verl's names are checked at the first call, against the columns.
+    if adapter != "verl":
+        _checked(fn, name)
+    return Rewarder(name, spec.weight, ADAPTERS[adapter](fn) if adapter in ADAPTERS else fn, spec.timeout_s)
+
+
+def _find(use: str) -> Any:
+    """The object that "name", "package.module:name" or "path/to/file.py:name" stands for."""
+    place, colon, name = use.rpartition(":")
+    if not colon:
+        if use in BUILTIN:
+            return BUILTIN[use]
+        raise UsageError(
+            f"there is no built-in reward {use!r}{_nearest(use, list(BUILTIN))}; built in are {', '.join(BUILTIN)}, "
+            "your own is written ./reward.py:function or package.module:function"
+        )
+    module = _from_file(Path(place).expanduser(), use) if place.endswith(".py") else _from_package(place, use)
+    if not hasattr(module, name):
+        own = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
+        there = f"it has {', '.join(own)}" if own else "it defines no function"
+        raise UsageError(f"there is no {name!r} in {place}{_nearest(name, own)}; {there}")
+    return getattr(module, name)
+
+
+def _from_file(path: Path, use: str) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"reward {use!r}: there is no file {path} (looked in {Path.cwd()})")
+    path = path.resolve()
+    spec = importlib.util.spec_from_file_location("kleash_reward_" + re.sub(r"\W", "_", str(path)), path)
+    assert spec is not None and spec.loader is not None  # a .py file always has a loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # dataclasses and pickle look a class's module up here
+    with _loading(use, path.parent):
+        spec.loader.exec_module(module)
+    return module
+
+
+def _from_package(name: str, use: str) -> ModuleType:
+    with _loading(use, Path.cwd()):
+        return importlib.import_module(name)
+
+
+@contextmanager
+def _loading(use: str, folder: Path) -> Iterator[None]:
+    """Runs the reward's code with its neighbours importable, and says what is wrong if it fails."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        place = where(traceback.extract_tb(error.__traceback__))
+        raise UsageError(f"reward {use!r} could not be loaded: {type(error).__name__}: {error}{place}") from error
+    finally:
+        sys.path.remove(str(folder))
+
+
+def _with_arguments(target: Callable[..., Any], spec: RewardSpec) -> Callable[..., Any]:
+    """The target with the spec's args: a class is built with them, a function gets them at each call."""
+    parameters = parameters_of(target)
+    known = [p.name for p in parameters or [] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    takes_any = parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters)
+    for argument in spec.args:
+        if not takes_any and argument not in known:
+            there = f"its arguments are {', '.join(known)}" if known else "it takes none"
+            raise UsageError(f"reward {spec.use!r} has no argument {argument!r}{_nearest(argument, known)}; {there}")
+    if not isinstance(target, type):
+        return functools.partial(target, **spec.args) if spec.args else target
+    try:
+        return target(**spec.args)
+    except KleashError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"reward {spec.use!r} cannot be built with args = {spec.args}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _checked(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+    parameters = parameters_of(fn)
+    if not callable(fn) or (
+        parameters is not None and not any(p.kind is p.VAR_KEYWORD or p.name == "completions" for p in parameters)
+    ):
+        raise UsageError(
+            f"reward {name!r} does not take `completions`; write it as def {name}(prompts, completions, **columns), "
+            "or leave out what it does not need"
+        )
+    return fn
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,0 +1,177 @@
+"""The run log's events and their JSON: one object a line, {"event": …, "schema": …, the record's fields}.
+
+The number SCHEMA_VERSION rises when a field changes its meaning or goes away; a log with a higher one is refused. A
+field or an event that is merely new does not raise it: a reader leaves out what it does not know.
+Non-finite floats are the strings "NaN", "Infinity", "-Infinity", so that every line is valid JSON.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from kleash.errors import RunError
+from kleash.records import Prompt, Reading, Step
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStart:
+    """First event of a run. config: fully resolved; versions by package; fingerprints of "policy" and "reference"."""
+
+    config: dict[str, Any]
+    started: str
+    versions: dict[str, str] = field(default_factory=dict)
+    fingerprints: dict[str, Any] = field(default_factory=dict)
+    argv: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint is complete on disk. step: steps done before it, hence the number of the next one."""
+
+    step: int
+    path: str
+    score: float | None = None
+    kl_ref: Reading | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something said to the user. what: a short fixed word for the kind; step: None outside a step."""
+
+    what: str
+    text: str
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """The run goes on from a checkpoint; `step` is computed next and all later records so far are void."""
+
+    step: int
+    started: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """The run is over. reason: "finished", "interrupted", or why it stopped; step: steps done."""
+
+    reason: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One line of samples.jsonl. kl_ref: nats per sequence, summed over its counted tokens; length: those tokens."""
+
+    step: int
+    prompt: Prompt
+    completion: str
+    score: float | None = None
+    scores: dict[str, float | None] = field(default_factory=dict)
+    kl_ref: float | None = None
+    length: int | None = None
+    truncated: bool | None = None
+
+
+Event = RunStart | Step | Checkpoint | Notice | Resume | RunEnd | Sample
+
+EVENTS: dict[str, type[Event]] = {
+    "run_start": RunStart,
+    "step": Step,
+    "checkpoint": Checkpoint,
+    "notice": Notice,
+    "resume": Resume,
+    "run_end": RunEnd,
+    "sample": Sample,
+}
+_NAMES = {kind: name for name, kind in EVENTS.items()}
+
+
+def to_json(event: Event) -> str:
+    """One line of JSON without its line end."""
+    fields = _plain(asdict(event))
+    return json.dumps({"event": _NAMES[type(event)], "schema": SCHEMA_VERSION, **fields}, allow_nan=False)
+
+
+def from_json(line: str | bytes) -> Event | None:
+    """The event of a line; None if it is of a kind this version of kleash does not know.
+
+    Raises:
+        RunError: the line is not an event, or its schema is newer than this version of kleash reads.
+    """
+    try:
+        fields = json.loads(line)
+    except ValueError as error:  # bad JSON and bad UTF-8
+        raise RunError(f"this is not JSON: {error}") from error
+    if not isinstance(fields, dict) or not isinstance(fields.get("event"), str):
+        raise RunError('this is not an event of a kleash run: it has no "event"')
+    schema = fields.get("schema")
+    if not isinstance(schema, int):
+        raise RunError('this is not an event of a kleash run: it has no "schema" number')
+    if schema > SCHEMA_VERSION:
+        raise RunError(
+            f"this is schema {schema}, and this version of kleash reads up to {SCHEMA_VERSION}; upgrade kleash to read it"
+        )
+    kind = EVENTS.get(fields["event"])
+    if kind is None:
+        return None
+    try:
+        return _adapter(kind).validate_python({k: v for k, v in fields.items() if k not in ("event", "schema")})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise RunError(f"this {fields['event']} event does not fit its schema: {place}: {first['msg']}") from error
+
+
+def current(events: Iterable[Event]) -> list[Event]:
+    """The events of the line that led to the present: what a later resume made void is left out.
+
+    Resume(step=k) voids steps, notices and samples numbered k or more and checkpoints after k. Of steps logged twice
+    even so, the last counts.
+    """
+    kept: list[Event] = []
+    for event in events:
+        if isinstance(event, Resume):
+            kept = [earlier for earlier in kept if not _void(earlier, event.step)]
+        kept.append(event)
+    last = {event.step: i for i, event in enumerate(kept) if isinstance(event, Step)}
+    return [event for i, event in enumerate(kept) if not isinstance(event, Step) or last[event.step] == i]
+
+
+def last_of_each_step(events: Iterable[Event]) -> list[Step]:
+    """The step records of `current(events)`, in the order of their steps."""
+    return sorted((event for event in current(events) if isinstance(event, Step)), key=lambda step: step.step)
+
+
+def _void(event: Event, resumed: int) -> bool:
+    match event:
+        case Step() | Sample():
+            return event.step >= resumed
+        case Notice():
+            return event.step is not None and event.step >= resumed
+        case Checkpoint():
+            return event.step > resumed
+        case RunEnd():
+            return True
+        case _:
+            return False
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+@cache
+def _adapter(kind: type[Event]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
