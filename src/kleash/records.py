@@ -90,7 +90,8 @@ class ControllerState:
     """All that a beta controller remembers; `dataclasses.asdict` of it round-trips through JSON.
 
     `held` says why the last reading did not move beta (invalid, negative, …); None if it was used.
-    `clipped` counts the updates in which beta met one of its bounds. `transient` is the part of log beta that the
+    `clipped` counts the updates in which beta met one of its bounds, `saturated` those in which the law took the error
+    no larger than its `error_clip`. `transient` is the part of log beta that the
     law did not integrate (P and D of a PID): the integral is log beta minus it, so whoever sets `beta` sets the integral.
     """
 
@@ -99,6 +100,7 @@ class ControllerState:
     transient: float = 0.0
     previous_error: float | None = None
     clipped: int = 0
+    saturated: int = 0
     held: str | None = None
 
 

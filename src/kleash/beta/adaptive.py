@@ -11,6 +11,7 @@ from kleash.beta.guard import (
     move,
     require_bounds,
     require_finite,
+    saturate,
     start,
     steer,
 )
@@ -77,11 +78,12 @@ class Ziegler:
             UsageError: no target; a reading of another kind or unit; a horizon so short that beta would turn
                 negative.
         """
-        error, held = steer(reading, target, self.error_clip)
+        error, held = steer(reading, target)
         if error is None or reading is None:
             return hold(state, held)
         gain = self._gain(reading.n_sequences)
         self._check_gain(gain)
+        state, error = saturate(state, error, self.error_clip)
         return move(state, state.beta * ziegler_factor(error, gain), self.beta_min, self.beta_max)
 
     def _gain(self, n_sequences: int) -> float:
@@ -127,7 +129,7 @@ class PPORule:
 
     def update(self, state: ControllerState, reading: Reading | None, target: Target | None) -> ControllerState:
         """The next step's state. Raises UsageError: no target, or a reading of another kind or unit."""
-        error, held = steer(reading, target, None)
+        error, held = steer(reading, target)
         if error is None:
             return hold(state, held)
         ratio = 1 + error  # KL / target

@@ -12,6 +12,7 @@ from kleash.beta.guard import (
     move,
     require_bounds,
     require_finite,
+    saturate,
     start,
     steer,
 )
@@ -56,7 +57,8 @@ class Dual:
 
     def update(self, state: ControllerState, reading: Reading | None, target: Target | None) -> ControllerState:
         """The next step's state. Raises UsageError: no target, or a reading of another kind or unit."""
-        error, held = steer(reading, target, self.error_clip)
+        error, held = steer(reading, target)
         if error is None:
             return hold(state, held)
+        state, error = saturate(state, error, self.error_clip)
         return move(state, state.beta * math.exp(self.rate * error), self.beta_min, self.beta_max)

@@ -23,8 +23,11 @@ NOISE = 2.0
 def require_finite(law: object, *, positive: tuple[str, ...] = (), nonnegative: tuple[str, ...] = ()) -> None:
     """Checks fields of a law by name.
 
+    Source: a gain or bound that is not a finite number has no meaning.
+    Proved by: tests/beta/test_guard.py::test_a_law_refuses_senseless_settings
+
     Raises:
-        UsageError: a field is not finite, or not above (or, `nonnegative`, below) zero.
+        UsageError: a field is not finite, or not above zero (`nonnegative`: below zero).
     """
     for name in positive + nonnegative:
         value = getattr(law, name)
@@ -35,7 +38,11 @@ def require_finite(law: object, *, positive: tuple[str, ...] = (), nonnegative: 
 
 
 def require_bounds(beta_min: float, beta_max: float) -> None:
-    """Raises UsageError unless 0 < beta_min < beta_max < inf."""
+    """Raises UsageError unless 0 < beta_min < beta_max < inf.
+
+    Source: log beta must exist at both bounds.
+    Proved by: tests/beta/test_guard.py::test_a_law_refuses_senseless_settings
+    """
     if not (0 < beta_min < beta_max < math.inf):
         raise UsageError(
             f"beta_min = {beta_min} and beta_max = {beta_max} do not bound beta; "
@@ -45,6 +52,9 @@ def require_bounds(beta_min: float, beta_max: float) -> None:
 
 def start(beta: float, beta_min: float, beta_max: float) -> ControllerState:
     """The first state of a law that multiplies beta.
+
+    Source: 0 times any factor is 0.
+    Proved by: tests/beta/test_guard.py::test_a_multiplying_law_refuses_beta_zero
 
     Raises:
         UsageError: beta is 0 (multiplying can never leave it) or outside the bounds.
@@ -62,11 +72,14 @@ def start(beta: float, beta_min: float, beta_max: float) -> ControllerState:
     return ControllerState(beta=beta)
 
 
-def steer(reading: Reading | None, target: Target | None, error_clip: float | None) -> tuple[float | None, str | None]:
-    """The relative error (KL − target)/target, clipped to ±error_clip, or the reason to hold beta.
+def steer(reading: Reading | None, target: Target | None) -> tuple[float | None, str | None]:
+    """The relative error (KL − target)/target, or the reason to hold beta.
 
     Every negative reading holds: a KL is not negative, so whatever the cause (noise of k1, sampler mismatch), it
     is no evidence that the leash may be loosened.
+
+    Source: Ziegler et al. 2019, arXiv 1909.08593, §2.2 (the error).
+    Proved by: tests/beta/test_guard.py::test_a_negative_kl_never_lowers_beta
 
     Returns:
         (error, None) or (None, reason).
@@ -90,12 +103,15 @@ def steer(reading: Reading | None, target: Target | None, error_clip: float | No
     reason = hold_reason(reading)
     if reason is not None:
         return None, reason
-    error = (reading.value - target.value) / target.value
-    return (error if error_clip is None else clip(error, error_clip)), None
+    return (reading.value - target.value) / target.value, None
 
 
 def hold_reason(reading: Reading) -> str | None:
-    """Why this reading must not steer, or None if it may."""
+    """Why this reading must not steer, or None if it may.
+
+    Source: KL ≥ 0 (Gibbs' inequality).
+    Proved by: tests/beta/test_guard.py::test_a_hold_says_why
+    """
     if reading.invalid is not None:
         return f"invalid: {reading.invalid}"
     if not math.isfinite(reading.value):
@@ -108,16 +124,31 @@ def hold_reason(reading: Reading) -> str | None:
     return f"negative {side} noise: {reading.value:.3g} ± {reading.standard_error:.2g}"
 
 
-def clip(value: float, limit: float) -> float:
-    return max(-limit, min(limit, value))
+def saturate(state: ControllerState, error: float, limit: float) -> tuple[ControllerState, float]:
+    """The error brought to within ±limit, and the state that counted it if it was outside.
+
+    Source: Ziegler et al. 2019, arXiv 1909.08593, §2.2 (there ±0.2).
+    Proved by: tests/beta/test_guard.py::test_both_limits_are_counted
+    """
+    limited = max(-limit, min(limit, error))
+    return replace(state, saturated=state.saturated + (limited != error)), limited
 
 
 def hold(state: ControllerState, reason: str | None) -> ControllerState:
-    """The next state with beta unmoved."""
+    """The next state with beta unmoved.
+
+    Source: a reading that is no KL says nothing about beta.
+    Proved by: tests/beta/test_guard.py::test_a_hold_says_why
+    """
     return replace(state, step=state.step + 1, held=reason)
 
 
 def move(state: ControllerState, beta: float, beta_min: float, beta_max: float) -> ControllerState:
-    """The next state with this beta, brought into the bounds; being brought there is counted."""
+    """The next state with this beta, brought to within the bounds and counted if it was outside.
+
+    Source: bounds of beta, docs/beta.md.
+    Proved by: tests/beta/test_guard.py::test_both_limits_are_counted
+    """
     bounded = min(max(beta, beta_min), beta_max)
-    return replace(state, beta=bounded, step=state.step + 1, clipped=state.clipped + (bounded != beta), held=None)
+    clipped = state.clipped + (bounded != beta)
+    return replace(state, beta=bounded, step=state.step + 1, clipped=clipped, held=None)
