@@ -1,0 +1,236 @@
+"""Token log-probs, exact KL and entropies from final hidden states and head(s), without the logits.
+
+Forward, each tile of logits leaves a few moments per token, merged as in an online log-sum-exp (`moments`). Backward
+recomputes each tile and turns it in place into its own gradient, which two more products carry to the hidden states and
+the head. Both sides go through the same arithmetic in the same order, so policy == reference gives exactly 0.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from kleash.errors import UsageError
+from kleash.kl.moments import Job, locate, scan, unpack
+from kleash.kl.tiles import Grid, Recipe, Side, accumulate, view
+from kleash.tensors import Head
+
+#: Bytes of one tile of logits. On a CPU three of them should share the last-level cache; elsewhere, fill the device.
+CPU_CHUNK_BYTES = 8 << 20
+DEVICE_CHUNK_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """What one pass over the head(s) gives, per token, in nats; float32 (float64 if an input is).
+
+    logprobs: log π(target); entropy: of π; ref_logprobs: log π_ref(target); kl: KL(π ‖ π_ref); kl_forward:
+    KL(π_ref ‖ π); ref_entropy: of π_ref. None: not measured (no reference, or `forward_kl` not asked for).
+    """
+
+    logprobs: Float[Tensor, "*s"]
+    entropy: Float[Tensor, "*s"]
+    ref_logprobs: Float[Tensor, "*s"] | None = None
+    kl: Float[Tensor, "*s"] | None = None
+    kl_forward: Float[Tensor, "*s"] | None = None
+    ref_entropy: Float[Tensor, "*s"] | None = None
+
+
+def fused(
+    hidden: Float[Tensor, "*s H"],
+    head: Head,
+    targets: Int[Tensor, "*s"],
+    *,
+    ref_hidden: Float[Tensor, "*s K"] | None = None,
+    ref_head: Head | None = None,
+    temperature: float = 1.0,
+    forward_kl: bool = False,
+    chunk_bytes: int | None = None,
+) -> Fused:
+    """Log-probs of `targets`, entropy and exact KL to the reference, differentiable in hidden, weight and bias.
+
+    Logits are softcap·tanh(scale·(h Wᵀ + b) / softcap) / temperature; rows of a head ≥ `vocab` are never computed. The
+    reference is a constant. No tensor of tokens × vocabulary is made: a tile of logits takes `chunk_bytes` (default:
+    by device), and there are three or four. With p the policy and q the reference, the gradients in the logits are
+
+        log p(target): 1[v = target] − p           entropy: −p (log p + H)
+        KL(p ‖ q): p ((log p − log q) − KL)        KL(q ‖ p): p − q
+
+    Raises:
+        UsageError: the heads' vocabularies differ, only one of `ref_hidden` and `ref_head` is given, a head does not
+            fit its hidden states, a target is not in the vocabulary, or temperature or chunk_bytes is not positive.
+
+    Source: Milakov & Gimelshein 2018 (arXiv 1805.02867, online softmax), extended to the KL and its gradient.
+    Proved by: tests/kl/test_fused.py::test_values_and_gradients_equal_float64_autograd
+    """
+    _check(hidden, head, targets, ref_hidden, ref_head)
+    if not temperature > 0 or (chunk_bytes is not None and chunk_bytes < 1):
+        raise UsageError(f"temperature ({temperature}) and chunk_bytes ({chunk_bytes}) must be positive.")
+    if chunk_bytes is None:
+        chunk_bytes = CPU_CHUNK_BYTES if hidden.device.type == "cpu" else DEVICE_CHUNK_BYTES
+    tensors: list[Tensor | None] = [hidden.flatten(0, -2), head.weight, head.bias]
+    if ref_hidden is not None and ref_head is not None:
+        tensors += [ref_hidden.flatten(0, -2), ref_head.weight, ref_head.bias]
+    wide = any(x is not None and x.dtype == torch.float64 for x in tensors)
+    dtype = torch.float64 if wide else torch.float32
+    job = Job(
+        grid=Grid(targets.numel(), head.vocab, max(1, chunk_bytes // dtype.itemsize)),
+        dtype=dtype,
+        policy=Recipe.of(head, hidden, temperature, dtype),
+        reference=None
+        if ref_hidden is None or ref_head is None
+        else Recipe.of(ref_head, ref_hidden, temperature, dtype),
+        forward_kl=forward_kl,
+    )
+    with torch.autocast(hidden.device.type, enabled=False):
+        found = _Fused.apply(job, targets.flatten(), *tensors)
+    return Fused(*(x if x is None else x.view(targets.shape) for x in found))
+
+
+def _check(hidden: Tensor, head: Head, targets: Tensor, ref_hidden: Tensor | None, ref_head: Head | None) -> None:
+    if (ref_hidden is None) != (ref_head is None):
+        raise UsageError("ref_hidden and ref_head come together: give both, or neither for no KL.")
+    if ref_head is not None and ref_head.vocab != head.vocab:
+        raise UsageError(
+            f"The policy's vocabulary has {head.vocab} tokens and the reference's {ref_head.vocab}; "
+            "a KL needs the same tokens on both sides."
+        )
+    for name, h, w in (("policy", hidden, head), ("reference", ref_hidden, ref_head)):
+        if h is not None and w is not None and not (h.shape[-1] == w.weight.shape[1] and 0 < w.vocab <= len(w.weight)):
+            raise UsageError(
+                f"The {name}'s head {tuple(w.weight.shape)} with vocab {w.vocab} does not fit hidden states of size "
+                f"{h.shape[-1]}; it must be [rows ≥ vocab, {h.shape[-1]}]."
+            )
+    if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < head.vocab:
+        raise UsageError(f"Targets must be token ids from 0 to {head.vocab - 1}; give padding any id in that range.")
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, job: Job, targets: Tensor, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+        policy, reference = job.sides(*tensors)
+        moments = scan(job, policy, reference, targets)
+        ctx.job = job
+        ctx.save_for_backward(targets, moments, *tensors)
+        ctx.set_materialize_grads(False)
+        p, q, gap = unpack(moments)
+        if q is None or gap is None:
+            return p.logprobs().to(job.dtype), p.entropy().to(job.dtype), None, None, None, None
+        distance = (q.mass.log() - p.mass.log()) + (q.top - gap.base)  # of the two log-normalisers, after the shifts
+        kl, forward = gap.policy / p.mass + distance, -gap.reference / q.mass - distance
+        outputs = [p.logprobs(), p.entropy(), q.logprobs(), kl, forward if job.forward_kl else None, q.entropy()]
+        outputs = [x if x is None else x.to(job.dtype) for x in outputs]
+        ctx.mark_non_differentiable(outputs[2], outputs[5])
+        return tuple(outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        targets, moments, *tensors = ctx.saved_tensors
+        with torch.autocast(targets.device.type, enabled=False):
+            found = _gradients(ctx.job, targets, moments, tensors, grads, ctx.needs_input_grad[2:5])
+        return None, None, *found, *[None] * (len(tensors) - 3)
+
+
+def _gradients(
+    job: Job,
+    targets: Tensor,
+    moments: Tensor,
+    tensors: list[Tensor],
+    grads: tuple[Tensor | None, ...],
+    needed: tuple[bool, bool, bool],
+) -> list[Tensor | None]:
+    """Gradients of hidden, weight and bias (None where not needed), accumulated in the job's dtype."""
+    policy, reference = job.sides(*tensors)
+    pull = _Pull.of(job, moments, grads)
+    hidden, weight, bias = (torch.zeros_like(x) if n else None for x, n in zip(tensors[:3], needed, strict=True))
+    d_hidden = None if hidden is None else torch.zeros_like(hidden, dtype=job.dtype)
+    buffers = job.grid.buffers(4 if pull.forward is not None else 3, targets, job.dtype)
+    for cols in job.grid.cols():
+        head = policy.head(cols)
+        d_weight = None if weight is None else torch.zeros_like(weight[cols], dtype=job.dtype)
+        d_bias = None if bias is None else torch.zeros_like(bias[cols], dtype=job.dtype)
+        for rows in job.grid.rows():
+            tile = pull.rows(rows).tile(policy, reference, targets[rows], (rows, cols), buffers)
+            if d_hidden is not None:
+                accumulate(tile, head, d_hidden[rows])
+            if d_weight is not None:
+                accumulate(tile.T, policy.hidden[rows], d_weight)
+            if d_bias is not None:
+                d_bias += tile.sum(0)
+        if weight is not None and d_weight is not None:
+            weight[cols] = d_weight
+        if bias is not None and d_bias is not None:
+            bias[cols] = d_bias
+    return [d_hidden if d_hidden is None else d_hidden.to(tensors[0].dtype), weight, bias]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pull:
+    """The coefficients, [tokens, 1] in the job's dtype, that turn a tile of logits into its gradient:
+
+    e (level + kl (gap − gap_mean) + entropy ((z − top) − energy_mean)) + target·1[v = target] − forward e_ref
+    """
+
+    top: Tensor
+    energy_mean: Tensor
+    level: Tensor
+    target: Tensor | None
+    entropy: Tensor | None
+    kl: Tensor | None
+    forward: Tensor | None
+    base: Tensor | None
+    gap_mean: Tensor | None
+    ref_shift: Tensor | None
+
+    @staticmethod
+    def of(job: Job, moments: Tensor, grads: tuple[Tensor | None, ...]) -> "_Pull":
+        target, entropy, _, kl, forward, _ = (g if g is None else g.to(moments.dtype) * job.policy.slope for g in grads)
+        p, q, gap = unpack(moments)
+        level = torch.zeros_like(p.mass)
+        level = level if target is None else level - target
+        level = level if forward is None else level + forward
+        columns = {
+            "top": p.top,
+            "energy_mean": p.energy / p.mass,
+            "level": level / p.mass,
+            "target": target,
+            "entropy": None if entropy is None else -entropy / p.mass,
+            "kl": None if kl is None else kl / p.mass,
+            "forward": None if forward is None or q is None else forward / q.mass,
+            "base": None if gap is None else gap.base,
+            "gap_mean": None if gap is None else gap.policy / p.mass,
+            "ref_shift": None if gap is None or q is None else q.top - gap.base,
+        }
+        return _Pull(**{name: x if x is None else x.to(job.dtype)[:, None] for name, x in columns.items()})
+
+    def rows(self, rows: slice) -> "_Pull":
+        return _Pull(*(x if x is None else x[rows] for x in (getattr(self, f.name) for f in fields(self))))
+
+    def tile(
+        self, policy: Side, reference: Side | None, targets: Tensor, at: tuple[slice, slice], buffers: list[Tensor]
+    ) -> Tensor:
+        """The gradient of one tile of (h Wᵀ + b), in place of its logits; `self` and `targets` are of its rows."""
+        z = policy.logits(*at, buffers[0])
+        cap_slope = policy.cap_slope(z)
+        e = torch.exp(z.sub_(self.top), out=view(buffers[1], *at))
+        factor, e_ref = None, None
+        if reference is not None and (self.kl is not None or self.forward is not None):
+            y = reference.logits(*at, buffers[2]).sub_(self.base)
+            if self.forward is not None:
+                e_ref = torch.sub(y, self.ref_shift, out=view(buffers[3], *at)).exp_()
+            if self.kl is not None:
+                factor = torch.sub(z, y, out=y).sub_(self.gap_mean).mul_(self.kl)
+        if self.entropy is not None:
+            z.sub_(self.energy_mean).mul_(self.entropy)
+            factor = z if factor is None else factor.add_(z)
+        e.mul_(self.level if factor is None else factor.add_(self.level))
+        if self.target is not None:
+            index, inside = locate(targets, at[1])
+            e.scatter_add_(-1, index, torch.where(inside, self.target, 0))
+        if e_ref is not None:
+            e.sub_(e_ref.mul_(self.forward))
+        return e if cap_slope is None else e.mul_(cap_slope)

@@ -1,0 +1,137 @@
+"""Forward half of `fused`: what each token must know of the whole vocabulary, gathered tile by tile.
+
+Tiles are shifted by a token: the policy's by the logit of its top token, the reference's by the reference's logit of
+that same token. Their difference, the gap, is then exactly 0 there, so a saturated policy keeps the true, tiny KL
+gradient instead of rounding noise. Moments are float64 where the device has it: they are only [tokens], and a KL of
+1e-6 survives.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kleash.kl.tiles import Grid, Recipe, Side, view
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything about one call that is not a tensor."""
+
+    grid: Grid
+    dtype: torch.dtype
+    policy: Recipe
+    reference: Recipe | None
+    forward_kl: bool
+
+    def sides(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, *ref: Any) -> tuple[Side, Side | None]:
+        policy = Side.of(hidden, weight, bias, self.policy)
+        return policy, None if self.reference is None else Side.of(*ref, self.reference)
+
+
+class Softmax(NamedTuple):
+    """Moments of one distribution, per token: e = exp(z − top), so log p = z − top − log mass."""
+
+    top: Tensor  # the largest logit
+    mass: Tensor  # Σ e
+    energy: Tensor  # Σ e (z − top)
+    target: Tensor  # the target's logit
+
+    def logprobs(self) -> Tensor:
+        return self.target - self.top - self.mass.log()
+
+    def entropy(self) -> Tensor:
+        return self.mass.log() - self.energy / self.mass
+
+
+class Gap(NamedTuple):
+    """Moments of gap = (z − top) − (z_ref − base), which is 0 at the policy's top token."""
+
+    base: Tensor  # the reference's logit of the policy's top token
+    policy: Tensor  # Σ e gap
+    reference: Tensor  # Σ e_ref gap
+
+
+def unpack(rows: Tensor) -> tuple[Softmax, Softmax | None, Gap | None]:
+    """[4 or 11, tokens] → moments of the policy, and of the reference and the gap if there is one."""
+    if len(rows) == 4:
+        return Softmax(*rows), None, None
+    return Softmax(*rows[:4]), Softmax(*rows[4:8]), Gap(*rows[8:])
+
+
+def scan(job: Job, policy: Side, reference: Side | None, targets: Tensor) -> Tensor:
+    """Moments [4 or 11, tokens] of every token over the whole vocabulary."""
+    state = torch.float64 if targets.device.type != "mps" else job.dtype
+    moments = targets.new_empty(4 if reference is None else 11, len(targets), dtype=state)
+    buffers = job.grid.buffers(2 if reference is None else 3, targets, job.dtype)
+    for rows in job.grid.rows():
+        total: Tensor | None = None
+        for cols in job.grid.cols():
+            tile = _scan_tile(job, policy, reference, targets[rows], (rows, cols), buffers)
+            found = torch.stack([x.to(state) for x in tile])
+            total = found if total is None else _merge(total, found)
+        if total is not None:
+            moments[:, rows] = total
+    return moments
+
+
+def _scan_tile(
+    job: Job, policy: Side, reference: Side | None, targets: Tensor, at: tuple[slice, slice], buffers: list[Tensor]
+) -> list[Tensor]:
+    """Moments of one tile. The tiles are consumed in place: `z` ends as the gap, `y` as the reference's energy."""
+    e, y = view(buffers[1], *at), view(buffers[-1], *at)
+    z = policy.logits(*at, buffers[0])
+    top, best = z.max(-1, keepdim=True)
+    target = _pick(z, targets, at[1])
+    torch.exp(z.sub_(top), out=e)
+    mass = e.sum(-1)
+    if reference is None:
+        return [top.squeeze(-1), mass, e.mul_(z).sum(-1), target]
+    found = [top.squeeze(-1), mass, torch.mul(e, z, out=y).sum(-1), target]
+    y = reference.logits(*at, buffers[2])
+    ref_top, base = y.amax(-1, keepdim=True), y.gather(-1, best)
+    ref_target = _pick(y, targets, at[1])
+    z.sub_(y.sub_(base))
+    gap_policy = e.mul_(z).sum(-1)
+    torch.exp(y.sub_(ref_top - base), out=e)
+    ref_mass = e.sum(-1)
+    gap_reference = z.mul_(e).sum(-1) if job.forward_kl else torch.zeros_like(mass)
+    found += [ref_top.squeeze(-1), ref_mass, y.mul_(e).sum(-1), ref_target]
+    return [*found, base.squeeze(-1), gap_policy, gap_reference]
+
+
+def locate(targets: Tensor, cols: slice) -> tuple[Tensor, Tensor]:
+    """Where targets lie in a tile of these columns, [tokens, 1]: an always valid index, and whether it is true."""
+    inside = ((targets >= cols.start) & (targets < cols.stop))[:, None]
+    return torch.where(inside, targets[:, None] - cols.start, 0), inside
+
+
+def _pick(tile: Tensor, targets: Tensor, cols: slice) -> Tensor:
+    """The target's logit where the target lies in this tile, else 0."""
+    index, inside = locate(targets, cols)
+    return torch.where(inside, tile.gather(-1, index), 0).squeeze(-1)
+
+
+def _merge(first: Tensor, second: Tensor) -> Tensor:
+    """Moments over two sets of columns → over their union."""
+    (p1, q1, gap1), (p2, q2, gap2) = unpack(first), unpack(second)
+    p, weights = _merge_softmax(p1, p2)
+    if q1 is None or q2 is None or gap1 is None or gap2 is None:
+        return torch.stack(p)
+    q, ref_weights = _merge_softmax(q1, q2)
+    base = torch.where(p1.top >= p2.top, gap1.base, gap2.base)
+    policy = reference = torch.zeros_like(base)
+    for (pi, qi, gap), w, ref_w in zip(((p1, q1, gap1), (p2, q2, gap2)), weights, ref_weights, strict=True):
+        shift = (pi.top - p.top) - (gap.base - base)  # each half measured the gap from its own top token
+        policy = policy + w * (gap.policy + shift * pi.mass)
+        reference = reference + ref_w * (gap.reference + shift * qi.mass)
+    return torch.stack([*p, *q, base, policy, reference])
+
+
+def _merge_softmax(a: Softmax, b: Softmax) -> tuple[Softmax, tuple[Tensor, Tensor]]:
+    top = torch.maximum(a.top, b.top)
+    weights = (a.top - top).exp(), (b.top - top).exp()
+    mass = weights[0] * a.mass + weights[1] * b.mass
+    energies = [w * (x.energy + (x.top - top) * x.mass) for x, w in zip((a, b), weights, strict=True)]
+    return Softmax(top, mass, energies[0] + energies[1], a.target + b.target), weights
