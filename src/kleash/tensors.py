@@ -18,6 +18,8 @@ class Rollout:
     Prompts are left-padded, completions right-padded. `mask` is True for the tokens that count: an end token counts
     only where it was sampled; padding and forced tokens never do. `sampler` is the sampler's own log-prob of each
     token (nats; 0 where mask is False). `truncated` is True where generation stopped at the length limit.
+    `weight` is how much each prompt group counts in the loss: None means 1 each; a proof that replaces the sampler
+    by enumeration gives each group its probability (times N).
     """
 
     prompt_ids: Int[Tensor, "N P"]
@@ -27,6 +29,7 @@ class Rollout:
     group: Int[Tensor, " B"]
     sampler: Float[Tensor, "B T"]
     truncated: Bool[Tensor, " B"]
+    weight: Float[Tensor, " N"] | None = None
 
     @property
     def n_prompts(self) -> int:
@@ -52,6 +55,7 @@ class Rollout:
             group=self.group[rows] - first,
             sampler=self.sampler[rows, :t],
             truncated=self.truncated[rows],
+            weight=None if self.weight is None else self.weight[first:last],
         )
 
 
@@ -102,14 +106,11 @@ class Batch:
 
     score is the rewarder's number per sample, 0 where `scored` is False (such samples leave the loss). `old` is
     log π(token) when the rollout was made; None means the policy has not moved since (every ratio is exactly 1).
-    `weight` is how much each prompt group counts: 1 in training, the group's probability where a proof replaces
-    the sampler by enumeration.
     """
 
     rollout: Rollout
     score: Float[Tensor, " B"]
     scored: Bool[Tensor, " B"]
-    weight: Float[Tensor, " N"]
     reference: ReferenceStates | None = None
     old: Float[Tensor, "B T"] | None = None
 
@@ -126,7 +127,6 @@ class Batch:
             rollout=rollout,
             score=self.score[rows],
             scored=self.scored[rows],
-            weight=self.weight[first:last],
             reference=None if self.reference is None else self.reference.rows(rows, width),
             old=None if self.old is None else self.old[rows, :width],
         )

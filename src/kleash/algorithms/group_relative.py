@@ -108,10 +108,11 @@ def _with_own_term(losses: Float[Tensor, "B T"], kl: KLTerms, beta: float, scale
 def weigh_groups(per_token: Float[Tensor, "B T"], batch: Batch) -> Float[Tensor, "B T"]:
     """Each row times the weight of its prompt group.
 
-    Source: the definition of `Batch.weight`.
+    Source: the definition of `Rollout.weight`.
     Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
     """
-    return per_token * batch.weight[batch.rollout.group][:, None]
+    weight = batch.rollout.weight
+    return per_token if weight is None else per_token * weight[batch.rollout.group][:, None]
 
 
 def ones(batch: Batch) -> Float[Tensor, " B"]:

@@ -5,7 +5,7 @@ its meaning. The defaults divide by no standard deviation and by a constant leng
 expected gradient is c times that of  E reward − beta · KL(policy‖reference)  of the sequence.
 
 The paper's settings are `std = "group"`, `length = "sequence_mean"` and
-`kl.penalty = { kind = "in_loss", estimator = "k3", ratio = "none" }`; docs/kl.md §6 says what each does to the gradient.
+`kl.penalty = { kind = "in_loss", estimator = "k3", ratio = "none" }`; docs/kl.md §6: what each does to the gradient.
 """
 
 from dataclasses import dataclass

@@ -44,7 +44,11 @@ class Penalty(Protocol):
     """A frozen dataclass that turns a look at the tokens into its two KL terms."""
 
     needs_reference: ClassVar[bool]
-    gradient: ClassVar[str]
+
+    @property
+    def label(self) -> str:
+        """What the expected gradient of this choice is, in words."""
+        ...
 
     def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms: ...
 
@@ -89,9 +93,12 @@ class Exact:
 
     __pydantic_config__ = STRICT
     needs_reference: ClassVar[bool] = True
-    gradient: ClassVar[str] = "the sequence's reverse KL(policy‖reference); exact per position, lowest variance"
 
     kind: Literal["exact"] = "exact"
+
+    @property
+    def label(self) -> str:
+        return "the sequence's reverse KL(policy‖reference); exact per position, lowest variance"
 
     def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
         """Own term ρ_{<t} K_t, credit Σ_{n>t} K_n. Nats.
@@ -109,7 +116,6 @@ class InReward:
 
     __pydantic_config__ = STRICT
     needs_reference: ClassVar[bool] = True
-    gradient: ClassVar[str] = "the sequence's reverse KL(policy‖reference), sampled (k1): unbiased and noisy"
 
     kind: Literal["in_reward"] = "in_reward"
     estimator: Literal["k1", "k2", "k3", "exact"] = "k1"
@@ -125,6 +131,10 @@ class InReward:
                 "kl.penalty: the exact KL in the reward alone keeps only the credit for later tokens (nothing at one "
                 'token); penalty = "exact" puts each token\'s own KL in the loss as well'
             )
+
+    @property
+    def label(self) -> str:
+        return "the sequence's reverse KL(policy‖reference), sampled (k1): unbiased and noisy"
 
     def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
         """No own term, credit Σ_{n≥t} k1_n. Nats.
@@ -146,7 +156,6 @@ class InLoss:
 
     __pydantic_config__ = STRICT
     needs_reference: ClassVar[bool] = True
-    gradient: ClassVar[str] = "Σ_t E_prefix ∇KL per position; not the gradient of a sequence KL"
 
     kind: Literal["in_loss"] = "in_loss"
     estimator: Literal["k1", "k2", "k3", "exact"] = "exact"
@@ -171,7 +180,6 @@ class InLoss:
 
     @property
     def label(self) -> str:
-        """What the gradient of this choice is, in words."""
         if self.estimator == "k3" and self.ratio in ("detached", "none"):
             return "Σ_t E_prefix ∇KL(reference‖policy): a forward KL at each position (GRPO as published)"
         return "Σ_t E_prefix ∇KL(policy‖reference): a reverse KL at each position, without the KL of later tokens"
@@ -196,9 +204,12 @@ class FutureSampled:
 
     __pydantic_config__ = STRICT
     needs_reference: ClassVar[bool] = True
-    gradient: ClassVar[str] = "the sequence's reverse KL(policy‖reference), sampled: noisier than `exact`"
 
     kind: Literal["future_sampled"] = "future_sampled"
+
+    @property
+    def label(self) -> str:
+        return "the sequence's reverse KL(policy‖reference), sampled: noisier than `exact`"
 
     def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
         """Own term sg(ρ_{1:t}) k2_t, credit Σ_{n>t} k1_n. Nats.
@@ -218,9 +229,12 @@ class NoPenalty:
 
     __pydantic_config__ = STRICT
     needs_reference: ClassVar[bool] = False
-    gradient: ClassVar[str] = "none"
 
     kind: Literal["none"] = "none"
+
+    @property
+    def label(self) -> str:
+        return "none"
 
     def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
         """Nothing in the loss, nothing in the advantage.

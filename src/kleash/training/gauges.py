@@ -1,7 +1,6 @@
 """From one step's tensors and texts to its record: every figure of `records.Step` is computed here."""
 
 import math
-import resource
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,11 @@ from kleash.records import Reading, Step, Target
 from kleash.rewards.score import Scored
 from kleash.tensors import Look, Rollout
 from kleash.training.learn import Learned
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
 
 #: Steps over which the price (reward per nat) is fitted.
 PRICE_WINDOW = 20
@@ -153,9 +157,11 @@ def _bits_per_byte(look: Look, rollout: Rollout, completions: list[str]) -> floa
     return float(-look.ref[rollout.mask].double().sum() / math.log(2)) / size
 
 
-def peak_memory_gb() -> float:
-    """Peak so far in GiB: of the CUDA allocator, or of the process's resident memory."""
+def peak_memory_gb() -> float | None:
+    """Peak so far in GiB: of the CUDA allocator, or of the process's resident memory; None where neither is known."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**30
+    if resource is None:
+        return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**30 if sys.platform == "darwin" else peak / 2**20

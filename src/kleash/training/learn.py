@@ -14,6 +14,7 @@ from kleash.errors import RunError
 from kleash.kl.estimators import k3
 from kleash.kl.measure import measure
 from kleash.kl.penalties import Penalty
+from kleash.models.paths import PathName
 from kleash.models.policy import Policy
 from kleash.records import Reading
 from kleash.tensors import Batch, Look, ReferenceStates, Rollout
@@ -21,7 +22,10 @@ from kleash.tensors import Batch, Look, ReferenceStates, Rollout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """How weights move. `length` is C, the constant by which token sums are divided (max_new_tokens)."""
+    """How weights move. `length` is C, the constant by which token sums are divided (max_new_tokens).
+
+    `path` is the way through the model, one of those it passed at load.
+    """
 
     algorithm: Algorithm
     penalty: Penalty
@@ -29,6 +33,7 @@ class Update:
     temperature: float = 1.0
     max_grad_norm: float = math.inf
     groups_per_pass: int | None = None
+    path: PathName = "packed"
 
 
 class Learned(NamedTuple):
@@ -97,7 +102,7 @@ def observe(policy: Policy, rollout: Rollout, reference: ReferenceStates | None,
     for first, last in _spans(rollout.n_prompts, update.groups_per_pass or rollout.n_prompts):
         part = rollout.groups(first, last)
         states = None if reference is None else reference.rows(rollout.rows(first, last), part.mask.shape[1])
-        looks.append(policy(part, reference=states, temperature=update.temperature))
+        looks.append(policy(part, reference=states, temperature=update.temperature, path=update.path))
     return _joined(looks, rollout)
 
 
@@ -112,7 +117,7 @@ def _differentiate(
     loss, clipped, truncations = 0.0, 0, 0
     for first, last in _spans(batch.rollout.n_prompts, update.groups_per_pass or batch.rollout.n_prompts):
         part = batch.groups(first, last)
-        look = policy(part.rollout, reference=part.reference, temperature=update.temperature)
+        look = policy(part.rollout, reference=part.reference, temperature=update.temperature, path=update.path)
         looks.append(_detached(look))
         if not part.mask.any():
             continue

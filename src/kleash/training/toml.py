@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,13 @@ def with_overrides(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, 
         if not sign or not all(keys):
             raise UsageError(f"the override {assignment!r} is not of the form section.key=value, as in kl.beta=0.05")
         tree = _assign(tree, keys, _value(text.strip()), name.strip())
+    return tree
+
+
+def with_settings(tree: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for values that are Python objects already: {"train.steps": 100}."""
+    for name, value in settings.items():
+        tree = _assign(tree, tuple(name.split(".")), value, name)
     return tree
 
 

@@ -1,0 +1,206 @@
+"""`kleash.train`: a run from Python or from a config, new or resumed."""
+
+import datetime
+import platform
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import kleash
+from kleash.errors import RunError, UsageError
+from kleash.models.fingerprint import differences
+from kleash.records import Target
+from kleash.runlog.jsonl import Writer, read
+from kleash.runlog.schema import Resume, RunStart, current, last_of_each_step
+from kleash.training import checkpoint
+from kleash.training.best import Best, smoothed_score
+from kleash.training.config import Config
+from kleash.training.data import Prompts, as_prompts, read_prompts
+from kleash.training.describe import describe
+from kleash.training.loosening import loosened
+from kleash.training.online import Job, Progressing, Sinks
+from kleash.training.online import train as loop
+from kleash.training.preflight import preflight
+from kleash.training.progress import Progress
+from kleash.training.run import Run
+from kleash.training.setup import build_job
+from kleash.training.toml import dump_config, parse_config, with_settings
+
+PACKAGES = ("torch", "transformers", "peft", "safetensors", "tokenizers")
+
+
+def train(
+    policy: str | Path,
+    prompts: Iterable[Any] | str | Path,
+    reward: Callable[..., Any] | str | Sequence[Callable[..., Any] | str],
+    *,
+    kl_target: str | None = None,
+    out: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+) -> Run:
+    """Improves a model on a reward, on a leash.
+
+    Args:
+        policy: a directory, a hub id, "kleash:tiny" or "kleash:smollm2".
+        prompts: strings, message lists, table rows with a column "prompt" (a list of dicts, a datasets.Dataset), or
+            a .jsonl or .txt file. Other columns go to the rewards.
+        reward: one or several of: a function (prompts, completions, **columns) → list of float or None, or a name
+            as in [[rewards]] use.
+        kl_target: "4 nats/sequence" or "0.02 nats/token"; left out, a conservative default is held.
+        out: the run's directory; left out, runs/ and the time.
+        settings: anything else of the config by its dotted name, {"train.steps": 100, "algorithm.kind": "rloo"}.
+        resume: go on with the run in `out`.
+
+    Raises:
+        UsageError: something asked for is wrong; nothing was started.
+        RunError: something could not be done; what was trained is saved.
+    """
+    rewards = [reward] if callable(reward) or isinstance(reward, str) else list(reward)
+    named = [r if isinstance(r, str) else getattr(r, "__name__", type(r).__name__) for r in rewards]
+    from_file = isinstance(prompts, str | Path)
+    tree: dict[str, Any] = {
+        "out": str(out or f"runs/{datetime.datetime.now():%Y%m%d-%H%M%S}"),
+        "model": {"policy": str(policy)},
+        "data": {"prompts": str(prompts) if from_file else "(given in Python)"},
+        "rewards": [{"use": name} for name in named],
+    }
+    if kl_target is not None:
+        tree["kl"] = {"target": kl_target}
+    config = parse_config(with_settings(tree, settings or {}))
+    rows = read_prompts(prompts, config.data.column) if isinstance(prompts, str | Path) else None
+    return start(config, prompts=rows or as_prompts(prompts, config.data.column), rewards=rewards, resume=resume)
+
+
+def start(
+    config: Config,
+    *,
+    prompts: Prompts | None = None,
+    rewards: Sequence[Any] | None = None,
+    resume: bool = False,
+    loosen: bool = False,
+    check_only: bool = False,
+    progress: Progress | None = None,
+) -> Run:
+    """Runs a config: preflight, the loop, the report. Prompts and rewards are read from the config unless given.
+
+    Raises:
+        UsageError: `out` already holds a run and resume is False, or the other way round; a looser leash on resume
+            without `loosen`.
+        RunError: see `kleash.training.online.train`.
+    """
+    run = Run(Path(config.out))
+    log = run.path / "events.jsonl"
+    _check_out(run, log, resume)
+    if resume:
+        _check_leash(log, config, loosen)
+    if prompts is None:
+        prompts = read_prompts(config.data.prompts, config.data.column)
+    run.path.mkdir(parents=True, exist_ok=True)
+    job = build_job(config, prompts, config.rewards if rewards is None else rewards)
+    progress = progress or Progress()
+    for line in [*describe(job), *preflight(job).lines()]:
+        progress.notice(line)
+    if check_only:
+        return run
+    with Writer(log) as events, Writer(run.path / "samples.jsonl") as samples, progress:
+        sinks = Sinks(events, samples, progress.update, progress.notice)
+        state = _resumed(job, log, sinks) if resume else _begun(job, sinks)
+        loop(job, state, sinks)
+    run.report()
+    return run
+
+
+def _check_out(run: Run, log: Path, resume: bool) -> None:
+    if log.exists() and not resume:
+        raise UsageError(
+            f"{run.path} already holds a run; go on with it with --resume (in Python: resume=True), or choose another out"
+        )
+    if resume and not log.exists():
+        raise UsageError(f"there is no run in {run.path} to resume")
+
+
+def _check_leash(log: Path, config: Config, loosen: bool) -> None:
+    before = parse_config(_started(log).config)
+    looser = loosened(before.kl, config.kl)
+    if looser and not loosen:
+        raise UsageError(f"resuming would loosen the leash: {'; '.join(looser)}. If that is meant, add --loosen")
+
+
+def _begun(job: Job, sinks: Sinks) -> Progressing:
+    sinks.events.write(
+        RunStart(
+            config=dump_config(job.config),
+            started=_now(),
+            versions=versions(),
+            fingerprints={"reference": job.reference.fingerprint},
+            argv=sys.argv,
+        )
+    )
+    return Progressing(step=0, controller=job.controller.init(job.config.kl.first_beta))
+
+
+def _resumed(job: Job, log: Path, sinks: Sinks) -> Progressing:
+    """The state at the newest complete checkpoint; the reference must be the one the run started with."""
+    started = _started(log)
+    changed = differences(started.fingerprints["reference"], job.reference.fingerprint)
+    if changed:
+        raise RunError(
+            f"the reference is not the one this run started with ({'; '.join(changed)}); its KL would mean something "
+            "else from here on. Restore it, or start a new run"
+        )
+    path, passed_over = checkpoint.newest(job.checkpoints)
+    for sentence in passed_over:
+        sinks.notice("checkpoint_passed_over", sentence)
+    step, controller = 0, job.controller.init(job.config.kl.first_beta)
+    if path is not None:
+        step, controller = checkpoint.restore(path, job.config.model, job.loaded.policy, job.optimizer)
+    for sentence in _changes(started.config, dump_config(job.config)):
+        sinks.notice("config_changed", sentence, step)
+    sinks.events.write(Resume(step=step, started=_now()))
+    sinks.say(f"resuming at step {step}" + ("" if path is None else f" from {path}"))
+    history = [record for record in last_of_each_step(read(log)) if record.step < step]
+    return Progressing(step=step, controller=controller, saved=step, history=history, best=_best(job, history))
+
+
+def _best(job: Job, history: list[Any]) -> Best:
+    """The best so far, from the log: the score it had when it was chosen."""
+    link = job.run_dir / "best"
+    if not link.exists():
+        return Best()
+    name = link.resolve().name
+    done = int(name.removeprefix("step-"))
+    return Best(smoothed_score([record for record in history if record.step < done]), name)
+
+
+def _started(log: Path) -> RunStart:
+    for event in current(read(log)):
+        if isinstance(event, RunStart):
+            return event
+    raise RunError(f"{log} has no start of a run in it, so it cannot be resumed; start again with another out")
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> list[str]:
+    """Each setting that differs, in words."""
+    said: list[str] = []
+    for key in sorted(before.keys() | now.keys()):
+        old, new, name = before.get(key), now.get(key), f"{prefix}{key}"
+        if isinstance(old, dict) and isinstance(new, dict):
+            said += _changes(old, new, f"{name}.")
+        elif old != new:
+            said.append(f"{name} was {old!r} and is now {new!r}")
+    return said
+
+
+def versions() -> dict[str, str]:
+    """kleash, Python and the packages that decide a run's numbers."""
+    return {"kleash": kleash.__version__, "python": platform.python_version()} | {p: version(p) for p in PACKAGES}
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+__all__ = ["Run", "Target", "start", "train", "versions"]

@@ -1,0 +1,46 @@
+"""What a run is about to do, in a few lines: printed at the start and by `--check-only`."""
+
+from kleash.records import Target
+from kleash.training.config import DEFAULT_TARGET
+from kleash.training.online import Job
+
+
+def describe(job: Job) -> list[str]:
+    """Model, algorithm, leash and rewards, each with what it means."""
+    config, update = job.config, job.update
+    trained = sum(p.numel() for p in job.loaded.policy.trainable())
+    total = sum(p.numel() for p in job.loaded.policy.parameters())
+    adapter = {None: "all weights", "fresh": "a fresh adapter", "loaded": "its own adapter"}[job.loaded.adapter]
+    lines = [
+        f"policy     {job.loaded.name}, {adapter}: {trained:,} of {total:,} parameters, "
+        f"{config.model.dtype} on {job.loaded.policy.device}, {update.path} forward",
+        f"reference  {config.model.reference}, weights {job.reference.fingerprint['weights'][:12]}…",
+        f"algorithm  {config.algorithm.kind}: {update.algorithm.label}",
+        f"leash      {config.kl.penalty.kind}: {update.penalty.label}",
+        f"           {_leash(job)}",
+        f"rewards    {', '.join(f'{r.name} × {r.weight:g}' for r in job.rewarders)}",
+        f"steps      {config.train.steps} × {config.train.prompts_per_step} prompts × {update.algorithm.group_size} "
+        f"completions of at most {config.train.max_new_tokens} tokens, learning rate {job.learning_rate:g}",
+    ]
+    if job.sampling.mismatch:
+        lines.append(f"note       {job.sampling.mismatch}; beta will not be adapted on them")
+    return lines
+
+
+def _leash(job: Job) -> str:
+    kl = job.config.kl
+    if kl.penalty.kind == "none":
+        return "no penalty; the KL is measured all the same"
+    if not kl.schedule:
+        return f"beta {kl.first_beta:g}, {kl.law.kind}"
+    given = kl.target is not None
+    first = Target.parse(kl.schedule[0].target)
+    why = "" if given else f" (the default, {DEFAULT_TARGET}: conservative; set kl.target to loosen it)"
+    more = f", {len(kl.schedule) - 1} later changes" if len(kl.schedule) > 1 else ""
+    length = job.config.train.max_new_tokens
+    other = (
+        f"{first.value * length:.3g} nats/sequence"
+        if first.unit == "nats/token"
+        else f"{first.value / length:.3g} nats/token"
+    )
+    return f"target {first} (at {length} tokens: {other}){more}{why}, held by {kl.law.kind} from beta {kl.first_beta:g}"

@@ -1,0 +1,288 @@
+"""The loop: sample, reward, look, measure, credit, loss, record; the controller's beta goes back to the start.
+
+    prompts ─▶ sample ─▶ score ─▶ reference ─▶ learn (look + credit + loss + step) ─▶ record
+                 ▲                                                                      │
+                 └─────────── state = controller.update(state, reading) ◀───────────────┘
+
+No stage reaches behind itself. Beta is read in one line, in `_take_step`.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from kleash.models.counting import TokenCounter
+from kleash.models.load import Loaded
+from kleash.models.prompts import decode, encode
+from kleash.models.reference import Reference
+from kleash.models.sampling import Sampling, sample
+from kleash.models.stopping import Ends
+from kleash.records import Controller, ControllerState, Step
+from kleash.rewards.load import Rewarder
+from kleash.rewards.score import Scored, score
+from kleash.runlog.jsonl import Writer
+from kleash.runlog.schema import Checkpoint, Notice, RunEnd, Sample
+from kleash.tensors import Batch, ReferenceStates, Rollout
+from kleash.training import checkpoint
+from kleash.training.best import Best
+from kleash.training.config import Config
+from kleash.training.data import Prompts, indices
+from kleash.training.gauges import Collected, gauge, update_figures
+from kleash.training.interrupt import stop_asked
+from kleash.training.learn import Update, learn, observe, step_size
+
+#: Every so many steps with a single update, one more forward after it measures how far the update went (kl_old).
+STEP_SIZE_EVERY = 10
+#: Samples of each step that go into samples.jsonl: all of the first prompts' groups up to this many.
+SAMPLES_LOGGED = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A run's parts, assembled and checked; nothing in it changes but weights and optimizer state."""
+
+    config: Config
+    run_dir: Path
+    loaded: Loaded
+    reference: Reference
+    rewarders: Sequence[Rewarder]
+    prompts: Prompts
+    sampling: Sampling
+    update: Update
+    controller: Controller
+    optimizer: torch.optim.Optimizer
+    learning_rate: float
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.run_dir / "checkpoints"
+
+
+@dataclass(slots=True)
+class Progressing:
+    """What moves from step to step: the next step's number, beta's state, the records so far, the best checkpoint.
+
+    `unmoved`: the weights are those that `step` starts from. `saved`: the step of the last checkpoint tried.
+    """
+
+    step: int
+    controller: ControllerState
+    unmoved: bool = True
+    saved: int = 0
+    history: list[Step] = field(default_factory=list)
+    best: Best = field(default_factory=Best)
+
+
+class Sinks(NamedTuple):
+    """Where a run tells of itself."""
+
+    events: Writer
+    samples: Writer
+    show: Callable[[Step, tuple[Any, str, float | None], int], None]
+    say: Callable[[str], None]
+
+    def notice(self, what: str, text: str, step: int | None = None) -> None:
+        """Said to the user and kept in the log."""
+        self.say(text)
+        self.events.write(Notice(what=what, text=text, step=step))
+
+
+def train(job: Job, state: Progressing, sinks: Sinks) -> None:
+    """Steps until the last, then one more measurement of the finished policy.
+
+    The first Ctrl-C ends the run after the step in progress, with a checkpoint; a second one ends it at once. A
+    reward that fails ends it with a checkpoint of the weights, which that step had not yet moved.
+
+    Raises:
+        RunError: the reward failed, the update is not finite, or a checkpoint could not be written.
+        KeyboardInterrupt: after Ctrl-C.
+    """
+    total, every = job.config.train.steps, job.config.train.checkpoint_every
+    counter = TokenCounter(job.loaded.policy, job.reference.policy)
+    try:
+        with stop_asked() as asked:
+            while state.step < total:
+                _take_step(job, state, sinks, counter)
+                if state.step % every == 0 or state.step == total or asked():
+                    _save(job, state, sinks)
+                if asked():
+                    raise KeyboardInterrupt
+            _measure_only(job, state, sinks, counter)
+        sinks.events.write(RunEnd(reason="finished", step=state.step))
+    except BaseException as error:
+        if state.unmoved and state.step > state.saved:
+            _save(job, state, sinks)
+        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+        sinks.events.write(RunEnd(reason=reason, step=state.step))
+        raise
+    finally:
+        counter.close()
+
+
+def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> None:
+    clock, settings, began = _Clock(counter), job.config, time.perf_counter()
+    collected, batch = _collect(job, state.step, clock)
+    beta = state.controller.beta
+    rate = _warm(job.learning_rate, state.step, job)
+    for group in job.optimizer.param_groups:
+        group["lr"] = rate
+    state.unmoved = False
+    with clock.phase("update"):
+        learned = learn(job.loaded.policy, job.optimizer, batch, job.update, beta=beta)
+    kl_old = learned.kl_old
+    if kl_old is None and state.step % STEP_SIZE_EVERY == 0:
+        with clock.phase("step_size"):
+            first = batch.rollout.groups(0, min(batch.rollout.n_prompts, job.update.groups_per_pass or 8))
+            moved = observe(job.loaded.policy, first, None, job.update).logprobs
+            kl_old = step_size(learned.look.logprobs[: moved.shape[0], : moved.shape[1]], moved, first)
+
+    target = settings.kl.target_at(state.step)
+    record = gauge(state.step, beta, target, collected, learned.look, state.history)
+    reading = record.kl_ref_token if target is not None and target.unit == "nats/token" else record.kl_ref
+    controller = job.controller.update(state.controller, reading, target)
+    seconds = clock.seconds | {"total": time.perf_counter() - began}
+    record = replace(
+        record,
+        **update_figures(learned, job.update.penalty, batch.rollout),
+        kl_old=kl_old,
+        controller_held=controller.held,
+        learning_rate=rate,
+        seconds={name: round(s, 4) for name, s in seconds.items()},
+        tokens_forward=counter.take(),
+        tokens_per_second=int(batch.rollout.mask.sum()) / seconds["total"],
+    )
+    _tell(state, record, collected, learned.look.kl, sinks, settings.train.steps)
+    if controller.held and controller.held != state.controller.held:
+        sinks.notice("controller_held", f"beta stays at {beta:.4g}: {controller.held}", state.step)
+    state.controller, state.step, state.unmoved = controller, state.step + 1, True
+
+
+def _measure_only(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> None:
+    """The finished policy's own figures, on the prompts that the next step would have taken."""
+    clock = _Clock(counter)
+    collected, batch = _collect(job, state.step, clock)
+    with clock.phase("update"):
+        look = observe(job.loaded.policy, batch.rollout, batch.reference, job.update)
+    target = job.config.kl.target_at(state.step)
+    record = gauge(state.step, state.controller.beta, target, collected, look, state.history)
+    record = replace(record, tokens_forward=counter.take())
+    _tell(state, record, collected, look.kl, sinks, job.config.train.steps)
+
+
+def _collect(job: Job, step: int, clock: "_Clock") -> tuple[Collected, Batch]:
+    """Sample, score, and the reference's states."""
+    train, loaded = job.config.train, job.loaded
+    G = job.update.algorithm.group_size
+    index = indices(step, train.prompts_per_step, len(job.prompts), train.seed)
+    prompts, columns = job.prompts.take(index, G)
+    with clock.phase("sample"), loaded.policy.autocast():
+        rollout = sample(
+            loaded.policy,
+            encode(prompts[::G], loaded.tokenizer, context=loaded.context, max_new_tokens=job.sampling.max_new_tokens),
+            job.sampling,
+            Ends(loaded.eos_ids, loaded.pad_id, loaded.tokenizer),
+            group_size=G,
+            seed=train.seed,
+            step=step,
+            prompt_index=index,
+        )
+        completions = decode(rollout, loaded.tokenizer)
+    with clock.phase("score"):
+        scored = score(job.rewarders, prompts, completions, columns)
+    with clock.phase("reference"):
+        states = _reference_states(job, rollout)
+    collected = Collected(
+        rollout=rollout,
+        prompts=list(prompts),
+        completions=completions,
+        scored=scored,
+        mismatch=job.sampling.mismatch,
+    )
+    return collected, _batch(rollout, scored, states)
+
+
+def _reference_states(job: Job, rollout: Rollout) -> ReferenceStates:
+    """In the passes of the update, so that both sides run in the same shapes and step 0 is exactly 0."""
+    n, size = rollout.n_prompts, job.update.groups_per_pass or rollout.n_prompts
+    parts = [job.reference.states(rollout.groups(i, min(i + size, n)), job.update.path) for i in range(0, n, size)]
+    if len(parts) == 1 and parts[0].hidden.shape[1] == rollout.mask.shape[1]:
+        return parts[0]
+    whole = torch.zeros(*rollout.mask.shape, parts[0].hidden.shape[2], dtype=parts[0].hidden.dtype)
+    whole = whole.to(parts[0].hidden.device)
+    row = 0
+    for part in parts:
+        whole[row : row + part.hidden.shape[0], : part.hidden.shape[1]] = part.hidden
+        row += part.hidden.shape[0]
+    return ReferenceStates(whole, parts[0].head)
+
+
+def _batch(rollout: Rollout, scored: Scored, states: ReferenceStates) -> Batch:
+    device = rollout.mask.device
+    return Batch(
+        rollout=rollout,
+        score=torch.tensor([s or 0.0 for s in scored.total], dtype=rollout.sampler.dtype, device=device),
+        scored=torch.tensor([s is not None for s in scored.total], device=device),
+        reference=states,
+    )
+
+
+def _warm(rate: float, step: int, job: Job) -> float:
+    """Linear warm-up over the first updates, constant after."""
+    warmup = job.config.train.warmup_updates
+    updates = step * job.update.algorithm.epochs * job.update.algorithm.minibatches
+    return rate * min(1.0, (updates + 1) / (warmup + 1))
+
+
+def _tell(
+    state: Progressing, record: Step, collected: Collected, kl: torch.Tensor | None, sinks: Sinks, total: int
+) -> None:
+    state.history.append(record)
+    sinks.events.write(record)
+    mask = collected.rollout.mask
+    sums = None if kl is None else (kl * mask).sum(1).tolist()
+    for i in range(min(SAMPLES_LOGGED, len(collected.completions))):
+        sinks.samples.write(
+            Sample(
+                step=record.step,
+                prompt=collected.prompts[i],  # pyright: ignore[reportArgumentType]
+                completion=collected.completions[i],
+                score=collected.scored.total[i],
+                scores={name: values[i] for name, values in collected.scored.by_name.items()},
+                kl_ref=None if sums is None else sums[i],
+                length=int(mask[i].sum()),
+                truncated=bool(collected.rollout.truncated[i]),
+            )
+        )
+    sinks.show(record, (collected.prompts[0], collected.completions[0], collected.scored.total[0]), total)
+
+
+def _save(job: Job, state: Progressing, sinks: Sinks) -> None:
+    state.saved = state.step
+    path = checkpoint.save(
+        job.checkpoints, state.step, job.loaded.policy, job.loaded.tokenizer, job.optimizer, state.controller
+    )
+    last = state.history[-1] if state.history else None
+    name = path.relative_to(job.run_dir).as_posix()
+    score, kl_ref = (None, None) if last is None else (last.score, last.kl_ref)
+    sinks.events.write(Checkpoint(step=state.step, path=name, score=score, kl_ref=kl_ref))
+    state.best = state.best.consider(job.run_dir, path, state.history)
+
+
+class _Clock:
+    """Seconds by phase, and the token counter's phase with it."""
+
+    def __init__(self, counter: TokenCounter) -> None:
+        self.seconds: dict[str, float] = {}
+        self._counter = counter
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        with self._counter.phase(name):
+            yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began

@@ -1,0 +1,163 @@
+"""What is tested before the first step, so that nothing is found out after hours of training."""
+
+import shutil
+from dataclasses import dataclass, replace
+
+import torch
+
+from kleash.errors import RunError
+from kleash.masked import masked_mean
+from kleash.models.paths import PathName
+from kleash.models.policy import Policy
+from kleash.models.prompts import encode
+from kleash.models.sampling import sample
+from kleash.models.stopping import Ends
+from kleash.rewards.score import score
+from kleash.tensors import Look, ReferenceStates, Rollout
+from kleash.training.online import Job
+
+#: Prompts and completions of the trial rollout.
+TRIAL_PROMPTS, TRIAL_GROUP = 2, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What was measured. KL in nats per token; `noise_floor` is KL between two exact ways through the same weights.
+
+    identity: largest KL(policy‖reference) of any token at step 0; exactly 0 when the reference is the start.
+    bf16_floor: KL between bf16 and fp32 arithmetic over the same weights; None when computing in fp32.
+    sampler: largest difference between the sampler's log-prob of a token and the trainer's.
+    """
+
+    identity: float
+    noise_floor: float | None
+    bf16_floor: float | None
+    sampler: float
+    longest_prompt: int
+    checkpoint_gb: float
+    free_gb: float
+
+    def lines(self) -> list[str]:
+        """For the user, a line a finding."""
+        floor = "not measured (one path)" if self.noise_floor is None else f"{self.noise_floor:.1e} nats/token"
+        bf16 = "" if self.bf16_floor is None else f", bf16 against fp32 {self.bf16_floor:.1e}"
+        return [
+            f"policy and reference at step 0: largest KL {self.identity:.1e} nats/token",
+            f"noise floor (batch shape, padding): {floor}{bf16}; sampler against trainer {self.sampler:.1e} nats",
+            f"longest prompt {self.longest_prompt} tokens; a checkpoint takes about {self.checkpoint_gb:.2f} GB, "
+            f"{self.free_gb:.1f} GB are free",
+        ]
+
+
+def preflight(job: Job) -> Preflight:
+    """Runs every check on a small rollout of the real policy.
+
+    Raises:
+        UsageError: a prompt is empty or too long for the context, the reward lacks a column.
+        RunError: policy and reference differ although they are the same weights, the reward fails on the trial
+            samples, or the disk has no room for the checkpoints.
+    """
+    lengths = [
+        len(ids)
+        for ids in encode(
+            job.prompts.prompts,
+            job.loaded.tokenizer,
+            context=job.loaded.context,
+            max_new_tokens=job.sampling.max_new_tokens,
+        )
+    ]
+    checkpoint_gb, free_gb = _room(job)
+    rollout = _trial(job)
+    look = _look(job, rollout)
+    identity = float(look.kl[rollout.mask].max()) if look.kl is not None else float("nan")
+    same = job.config.model.reference == "start"
+    if same and identity != 0.0:
+        raise RunError(
+            f"policy and reference are the same weights, and yet KL(policy‖reference) is {identity:.3g} nats at a "
+            "token: this model does not compute the same numbers twice, so no KL of it could be trusted"
+        )
+    return Preflight(
+        identity=identity,
+        noise_floor=_noise_floor(job, rollout),
+        bf16_floor=_bf16_floor(job, rollout),
+        sampler=float((rollout.sampler - look.logprobs).abs()[rollout.mask].max()),
+        longest_prompt=max(lengths),
+        checkpoint_gb=checkpoint_gb,
+        free_gb=free_gb,
+    )
+
+
+def _trial(job: Job) -> Rollout:
+    """A few samples of the first prompts, scored once so that the reward has run before training starts."""
+    loaded = job.loaded
+    n = min(TRIAL_PROMPTS, len(job.prompts))
+    prompts, columns = job.prompts.take(list(range(n)), TRIAL_GROUP)
+    ids = encode(
+        prompts[::TRIAL_GROUP],
+        loaded.tokenizer,
+        context=loaded.context,
+        max_new_tokens=job.sampling.max_new_tokens,
+    )
+    with loaded.policy.autocast():
+        rollout = sample(
+            loaded.policy,
+            ids,
+            # Short: what is tested are numbers and signatures.
+            replace(job.sampling, max_new_tokens=min(16, job.sampling.max_new_tokens), min_new_tokens=0),
+            Ends(loaded.eos_ids, loaded.pad_id, loaded.tokenizer),
+            group_size=TRIAL_GROUP,
+            seed=job.config.train.seed,
+            step=0,
+            prompt_index=list(range(n)),
+        )
+    completions = loaded.tokenizer.batch_decode(
+        [row[keep].tolist() for row, keep in zip(rollout.completion_ids, rollout.mask, strict=True)],
+        skip_special_tokens=True,
+    )
+    score(job.rewarders, prompts, completions, columns)
+    return rollout
+
+
+@torch.no_grad()
+def _look(job: Job, rollout: Rollout) -> Look:
+    states = job.reference.states(rollout, job.update.path)
+    return job.loaded.policy(rollout, reference=states, temperature=job.update.temperature, path=job.update.path)
+
+
+@torch.no_grad()
+def _noise_floor(job: Job, rollout: Rollout) -> float | None:
+    """KL between two ways through the same weights: what batch shape and padding alone can do."""
+    others = [path for path in job.loaded.paths if path != job.update.path]
+    if not others:
+        return None
+    return _kl_between(job.loaded.policy, rollout, job, other_path=others[-1])
+
+
+@torch.no_grad()
+def _bf16_floor(job: Job, rollout: Rollout) -> float | None:
+    policy = job.loaded.policy
+    if policy.compute is None:
+        return None
+    full = Policy(policy.model, policy.recipe, compute=None)
+    return _kl_between(full, rollout, job, other_path=job.update.path)
+
+
+def _kl_between(other: Policy, rollout: Rollout, job: Job, *, other_path: PathName) -> float:
+    """Mean KL per token between the policy and other arithmetic over its weights."""
+    hidden = other.hidden(rollout, other_path).to(job.loaded.policy.head().weight.dtype)
+    states = ReferenceStates(hidden, other.head())
+    look = job.loaded.policy(rollout, reference=states, temperature=job.update.temperature, path=job.update.path)
+    return float(masked_mean(look.kl, rollout.mask))
+
+
+def _room(job: Job) -> tuple[float, float]:
+    """GB of one checkpoint (weights in their dtype, two fp32 moments), GB free; refuses too little for two."""
+    trained = job.loaded.policy.trainable()
+    size = sum(p.numel() * (p.element_size() + 8) for p in trained) / 1e9
+    free = shutil.disk_usage(job.run_dir).free / 1e9
+    if free < 2 * size:
+        raise RunError(
+            f"{job.run_dir} has {free:.2f} GB free and a checkpoint takes about {size:.2f} GB; make room for at "
+            "least two, or choose another out"
+        )
+    return size, free

@@ -1,0 +1,76 @@
+"""A run directory as an object: its steps, its checkpoints, its report. Reading it needs no torch."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from kleash.errors import RunError, UsageError
+from kleash.records import Step
+from kleash.report.run import write_report
+from kleash.runlog.jsonl import read
+from kleash.runlog.schema import Event, RunEnd, current, last_of_each_step
+
+#: What a checkpoint holds beside the model itself.
+TRAINING_FILES = ("optimizer.safetensors", "random.safetensors", "kleash.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """One checkpoint: a directory that `from_pretrained` loads."""
+
+    path: Path
+
+    def save(self, directory: str | Path) -> Path:
+        """Copies the model (or its adapter) and tokenizer, without the training state, to a new directory.
+
+        Raises:
+            UsageError: the directory exists and is not empty.
+        """
+        directory = Path(directory)
+        if directory.exists() and any(directory.iterdir()):
+            raise UsageError(f"{directory} is not empty; choose another place for the model")
+        shutil.copytree(
+            self.path.resolve(), directory, ignore=shutil.ignore_patterns(*TRAINING_FILES), dirs_exist_ok=True
+        )
+        return directory
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished, stopped or running run."""
+
+    path: Path
+
+    @property
+    def events(self) -> list[Event]:
+        """All that holds of the log: what a resume made void is left out."""
+        return current(read(self.path / "events.jsonl"))
+
+    @property
+    def steps(self) -> list[Step]:
+        """One record per step, in order; the last one of a finished run measures the finished policy."""
+        return last_of_each_step(self.events)
+
+    @property
+    def finished(self) -> bool:
+        return any(isinstance(event, RunEnd) and event.reason == "finished" for event in self.events)
+
+    @property
+    def checkpoints(self) -> list[Saved]:
+        """Oldest first."""
+        return [Saved(path) for path in sorted((self.path / "checkpoints").glob("step-*"))]
+
+    @property
+    def best(self) -> Saved:
+        """The checkpoint with the highest smoothed score whose KL kept within 1.25 × the target.
+
+        Raises:
+            RunError: no checkpoint did.
+        """
+        if not (self.path / "best").exists():
+            raise RunError(f"{self.path} has no best checkpoint: none yet kept its KL within 1.25 × the target")
+        return Saved(self.path / "best")
+
+    def report(self) -> Path:
+        """Writes report.html and says where it is."""
+        return write_report(self.path)

@@ -1,0 +1,75 @@
+"""From a config to a job: everything is loaded and checked here, before anything is trained."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kleash.models.load import Loaded, load
+from kleash.models.paths import PathName
+from kleash.models.reference import build_reference
+from kleash.models.sampling import Sampling
+from kleash.rewards.load import load_rewards
+from kleash.training.config import Config
+from kleash.training.data import Prompts, indices
+from kleash.training.learn import Update
+from kleash.training.online import Job
+
+#: Learning rates when none is given: usual for full fine-tuning, and for adapters, which need about ten times more.
+FULL_RATE, ADAPTER_RATE = 1e-5, 1e-4
+
+
+def build_job(config: Config, prompts: Prompts, rewards: Sequence[Any | Callable[..., Any]]) -> Job:
+    """Loads models and rewards, makes the optimizer. Moves nothing.
+
+    Raises:
+        UsageError, RunError: with what is wrong in the config, a model, a reward or the prompts.
+    """
+    train = config.train
+    sampling = Sampling(
+        max_new_tokens=train.max_new_tokens,
+        min_new_tokens=train.min_new_tokens,
+        temperature=train.temperature,
+        top_p=train.top_p,
+        top_k=train.top_k,
+        stop=train.stop,
+    )
+    indices(0, train.prompts_per_step, len(prompts), train.seed)
+    controller = config.kl.law
+    controller.init(config.kl.first_beta)
+    rewarders = load_rewards(rewards)
+    loaded = load(config.model, seed=train.seed)
+    reference = build_reference(config.model, loaded, temperature=train.temperature)
+    rate = train.learning_rate or (FULL_RATE if loaded.adapter is None else ADAPTER_RATE)
+    optimizer = torch.optim.AdamW(
+        loaded.policy.trainable(), lr=rate, betas=train.adam_betas, weight_decay=train.weight_decay
+    )
+    return Job(
+        config=config,
+        run_dir=Path(config.out),
+        loaded=loaded,
+        reference=reference,
+        rewarders=rewarders,
+        prompts=prompts,
+        sampling=sampling,
+        update=Update(
+            algorithm=config.algorithm,
+            penalty=config.kl.penalty,
+            length=train.max_new_tokens,
+            temperature=train.temperature,
+            max_grad_norm=train.max_grad_norm,
+            groups_per_pass=train.groups_per_pass,
+            path=_path(config, loaded),
+        ),
+        controller=controller,
+        optimizer=optimizer,
+        learning_rate=rate,
+    )
+
+
+def _path(config: Config, loaded: Loaded) -> PathName:
+    """Packed where the model passed it. The cached path cannot run under activation checkpointing; plain always can."""
+    if "packed" in loaded.paths:
+        return "packed"
+    return "plain" if config.model.gradient_checkpointing or "cached" not in loaded.paths else "cached"
