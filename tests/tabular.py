@@ -128,6 +128,8 @@ def at_distance(seed: int, e: Sequences, kl: float) -> tuple[Tensor, Tensor]:
     low, high = 0.0, 1.0
     while sequence_kl(reference + high * direction, reference, e) < kl:
         high *= 2
+        if high > 16:  # the policy has settled on one sequence: its KL grows no more
+            raise ValueError(f"along the direction of seed {seed} no policy lies {kl} nats away; take another")
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if sequence_kl(reference + middle * direction, reference, e) < kl else (low, middle)
