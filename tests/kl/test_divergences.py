@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import mpmath
 import pytest
@@ -26,25 +27,26 @@ from kleash.kl.divergences import (
 
 INF = math.inf
 Mp = mpmath.mpf
+Number = Any  # an mpf; mpmath has no types
 
 # ── the reference: the textbook formulas at 50 digits, over (p, q) pairs of probabilities ───────────────
 
 
-def mp_kl(p: list[Mp], q: list[Mp]) -> Mp:
+def mp_kl(p: list[Number], q: list[Number]) -> Number:
     return sum((a * mpmath.log(a / b) if b else mpmath.inf) if a else Mp(0) for a, b in zip(p, q, strict=True))
 
 
-def mp_jensen_shannon(p: list[Mp], q: list[Mp]) -> Mp:
+def mp_jensen_shannon(p: list[Number], q: list[Number]) -> Number:
     m = [(a + b) / 2 for a, b in zip(p, q, strict=True)]
     return (mp_kl(p, m) + mp_kl(q, m)) / 2
 
 
-def mp_chi_squared(p: list[Mp], q: list[Mp]) -> Mp:
+def mp_chi_squared(p: list[Number], q: list[Number]) -> Number:
     pairs = [(a, b) for a, b in zip(p, q, strict=True) if a or b]
     return sum((a - b) ** 2 / b if b else mpmath.inf for a, b in pairs)
 
 
-def mp_power_sum(p: list[Mp], q: list[Mp], alpha: float) -> Mp:
+def mp_power_sum(p: list[Number], q: list[Number], alpha: float) -> Number:
     """Σ p^α q^(1−α), with 0^positive = 0 and 0^negative = ∞."""
     total = Mp(0)
     for a, b in zip(p, q, strict=True):
@@ -55,17 +57,17 @@ def mp_power_sum(p: list[Mp], q: list[Mp], alpha: float) -> Mp:
     return total
 
 
-def mp_renyi(p: list[Mp], q: list[Mp], alpha: float) -> Mp:
+def mp_renyi(p: list[Number], q: list[Number], alpha: float) -> Number:
     total = mp_power_sum(p, q, alpha)
     return (mpmath.log(total) if total else -mpmath.inf) / (Mp(alpha) - 1)
 
 
-def mp_alpha(p: list[Mp], q: list[Mp], alpha: float) -> Mp:
+def mp_alpha(p: list[Number], q: list[Number], alpha: float) -> Number:
     return (mp_power_sum(p, q, alpha) - 1) / (Mp(alpha) * (Mp(alpha) - 1))
 
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
-TABLE: dict[str, tuple[Divergence, Callable[[list[Mp], list[Mp]], Mp]]] = {
+TABLE: dict[str, tuple[Divergence, Callable[[list[Number], list[Number]], Number]]] = {
     "reverse": (reverse, mp_kl),
     "forward": (forward, lambda p, q: mp_kl(q, p)),
     "jeffreys": (jeffreys, lambda p, q: mp_kl(p, q) + mp_kl(q, p)),
@@ -86,7 +88,7 @@ for _alpha in (-0.7, 0.5, 2.0, 3.5):
 every = pytest.mark.parametrize("name", TABLE)
 
 
-def mp_softmax(logits: list[Mp]) -> list[Mp]:
+def mp_softmax(logits: list[Number]) -> list[Number]:
     weights = [Mp(0) if z == -INF else mpmath.exp(z) for z in logits]
     return [w / sum(weights) for w in weights]
 
@@ -96,7 +98,7 @@ def mp_value_and_slopes(name: str, p: list[float], q: list[float]) -> tuple[floa
     formula, step = TABLE[name][1], Mp(10) ** -18
     logits = [Mp(z) for z in (*p, *q)]
 
-    def at(z: list[Mp]) -> Mp:
+    def at(z: list[Number]) -> Number:
         return formula(mp_softmax(z[: len(p)]), mp_softmax(z[len(p) :]))
 
     with mpmath.workdps(50):
