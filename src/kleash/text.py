@@ -1,7 +1,7 @@
 """Statistics of sampled text that show repetition and collapse. Standard library only.
 
-A word is a run of letters, digits and inner apostrophes, or a single other mark ("it's fine!!" has four words), compared
-without case. Text that writes no spaces between words counts as one word per run.
+A word is a run of letters, digits and inner apostrophes, or a single other mark ("it's fine!!" has four words); case
+does not count. In scripts without spaces between words a whole run is one word.
 """
 
 import re

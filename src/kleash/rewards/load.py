@@ -146,7 +146,8 @@ def _with_arguments(target: Callable[..., Any], spec: RewardSpec) -> Callable[..
 def _checked(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
     parameters = parameters_of(fn)
     if not callable(fn) or (
-        parameters is not None and not any(p.kind is p.VAR_KEYWORD or p.name == "completions" for p in parameters)
+        parameters is not None
+        and not any(p.kind is p.VAR_KEYWORD or p.name in ("completions", "messages") for p in parameters)
     ):
         raise UsageError(
             f"reward {name!r} does not take `completions`; write it as def {name}(prompts, completions, **columns), "

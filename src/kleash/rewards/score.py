@@ -78,7 +78,7 @@ def _total(rewarders: Sequence[Rewarder], by_name: dict[str, list[float | None]]
     known = [weight * value for weight, value in parts if value is not None]
     if len(known) < len(parts):
         return None
-    total = math.fsum(known) if all(map(math.isfinite, known)) else math.nan
+    total = sum(known, 0.0)
     if not math.isfinite(total):
         raise RunError(f"the weighted sum of the scores of sample {i} is too large for a float: {parts}")
     return total
@@ -94,9 +94,7 @@ def _scores(rewarder: Rewarder, batch: _Batch) -> list[float | None]:
         if failure.sample is not None:
             place = f", sample {failure.sample} of {n} ({_shown(batch, failure.sample)})"
         elif (sample := _search(rewarder, batch)) is not None:
-            place = (
-                f". Called on one sample at a time it fails first on sample {sample} of {n} ({_shown(batch, sample)})"
-            )
+            place = f". On its own it fails first on sample {sample} of {n} ({_shown(batch, sample)})"
         else:
             place = f". It was called on {n} samples"
         raise RunError(f"reward {rewarder.name!r} {failure}{place}") from (failure.__cause__ or failure)

@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"(?:(?<!\w)[-+])?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Is the completion the answer? Case, runs of white space, Unicode compatibility forms and a final full stop apart."""
+    """Is the completion the answer, apart from case, white space, Unicode compatibility forms and a final full stop?"""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 

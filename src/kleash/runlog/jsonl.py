@@ -5,6 +5,7 @@ was writing. (A machine that loses power may lose the last seconds; a checkpoint
 """
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -37,7 +38,8 @@ class Writer:
             while written < len(line):
                 written += self._file.write(line[written:])
         except OSError as error:
-            self._file.truncate(end)
+            with suppress(OSError):
+                self._file.truncate(end)
             raise RunError(f"cannot write to the run log {self.path}: {error.strerror or error}") from error
 
     def close(self) -> None:

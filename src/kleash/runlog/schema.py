@@ -2,14 +2,14 @@
 
 The number SCHEMA_VERSION rises when a field changes its meaning or goes away; a log with a higher one is refused. A
 field or an event that is merely new does not raise it: a reader leaves out what it does not know.
-Non-finite floats are the strings "NaN", "Infinity", "-Infinity", so that every line is valid JSON.
+Non-finite floats are the strings "NaN", "Infinity", "-Infinity", so that every line is valid JSON; a lone surrogate,
+which no file can hold as text, is a question mark.
 """
 
 import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -92,6 +92,7 @@ EVENTS: dict[str, type[Event]] = {
     "sample": Sample,
 }
 _NAMES = {kind: name for name, kind in EVENTS.items()}
+_ADAPTERS = {kind: TypeAdapter(kind) for kind in EVENTS.values()}
 
 
 def to_json(event: Event) -> str:
@@ -117,13 +118,13 @@ def from_json(line: str | bytes) -> Event | None:
         raise RunError('this is not an event of a kleash run: it has no "schema" number')
     if schema > SCHEMA_VERSION:
         raise RunError(
-            f"this is schema {schema}, and this version of kleash reads up to {SCHEMA_VERSION}; upgrade kleash to read it"
+            f"this is schema {schema}, and this version of kleash reads up to {SCHEMA_VERSION}; a newer kleash reads it"
         )
     kind = EVENTS.get(fields["event"])
     if kind is None:
         return None
     try:
-        return _adapter(kind).validate_python({k: v for k, v in fields.items() if k not in ("event", "schema")})
+        return _ADAPTERS[kind].validate_python({k: v for k, v in fields.items() if k not in ("event", "schema")})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
@@ -167,11 +168,8 @@ def _void(event: Event, resumed: int) -> bool:
 def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, str):
+        return value.encode("utf-8", errors="replace").decode("utf-8")
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-@cache
-def _adapter(kind: type[Event]) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
