@@ -144,11 +144,11 @@ def _with_arguments(target: Callable[..., Any], spec: RewardSpec) -> Callable[..
 
 
 def _checked(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+    if not callable(fn):
+        raise UsageError(f"a reward is a function or names one, and this is a {type(fn).__name__}: {fn!r:.60}")
     parameters = parameters_of(fn)
-    if not callable(fn) or (
-        parameters is not None
-        and not any(p.kind is p.VAR_KEYWORD or p.name in ("completions", "messages") for p in parameters)
-    ):
+    enough = ("completions", "messages")
+    if parameters is not None and not any(p.kind is p.VAR_KEYWORD or p.name in enough for p in parameters):
         raise UsageError(
             f"reward {name!r} does not take `completions`; write it as def {name}(prompts, completions, **columns), "
             "or leave out what it does not need"
