@@ -1,0 +1,1 @@
+"""The only folder that knows transformers and peft: the policy, its reference, the sampler, the catalog."""

@@ -1,0 +1,101 @@
+"""A model directory, read with suspicion: what is missing, cut short, pickled or foreign is said in a sentence."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kleash.errors import RunError, UsageError
+
+
+def read_model(directory: Path, dtype: torch.dtype, trust_remote_code: bool) -> Any:
+    """The causal language model in `directory`, every weight found and of the right shape.
+
+    Raises:
+        UsageError: no model there, or one of a kind that kleash does not read.
+        RunError: the weights are not whole.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    _check_config(directory, trust_remote_code)
+    check_weights(directory)
+    config = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
+    # sdpa has no soft-cap inside attention (Gemma 2)
+    attention = "eager" if getattr(config, "attn_logit_softcapping", None) else None
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            directory,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+            attn_implementation=attention,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise RunError(f"the model in {directory} could not be loaded: {reason}") from None
+    if absent := sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"]):
+        raise RunError(
+            f"the checkpoint in {directory} lacks {len(absent)} of the model's weights ({absent[0]} first), which "
+            "would have been random; it is not whole, or its config.json is of another model"
+        )
+    return model
+
+
+def _check_config(directory: Path, trust_remote_code: bool) -> None:
+    from transformers import CONFIG_MAPPING
+
+    if not (directory / "config.json").is_file():
+        inside = sorted(found.parent.name for found in directory.glob("*/config.json"))
+        hint = f"; its folder {inside[0]} does" if inside else ""
+        raise UsageError(f"{directory} holds no config.json, so it is not a model{hint}")
+    try:
+        config = json.loads((directory / "config.json").read_text())
+    except json.JSONDecodeError:
+        raise RunError(f"{directory / 'config.json'} is not JSON; the checkpoint was cut short or edited") from None
+    if "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING and not trust_remote_code:
+        raise UsageError(
+            f"the model in {directory} runs Python code of its own; read that code, then set "
+            "model.trust_remote_code = true if you trust it"
+        )
+    if config.get("is_encoder_decoder"):
+        raise UsageError(f"the model in {directory} is an encoder-decoder; kleash trains causal language models")
+
+
+def check_weights(directory: Path) -> None:
+    """That every safetensors file of the directory is there and as long as its header says."""
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        expected = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    else:
+        expected = sorted(found.name for found in directory.glob("*.safetensors"))
+    if not expected:
+        pickled = any(directory.glob("*.bin")) or any(directory.glob("*.pt"))
+        raise UsageError(
+            f"{directory} holds no *.safetensors file"
+            + ("; kleash reads no pickled weights, save the model again with transformers" if pickled else "")
+        )
+    for name in expected:
+        _check_length(directory / name)
+
+
+def _check_length(file: Path) -> None:
+    """A safetensors file is 8 bytes of header length, the header, and the tensors it lists."""
+    cut = RunError(f"{file} is cut short or damaged; copy or download it again, or take an earlier checkpoint")
+    if not file.is_file():
+        raise RunError(f"{file} is missing; the checkpoint is not whole")
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        start = stream.read(8)
+        if len(start) < 8 or (length := struct.unpack("<Q", start)[0]) > size - 8:
+            raise cut
+        try:
+            header = json.loads(stream.read(length))
+        except ValueError:
+            raise cut from None
+    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    if size != 8 + length + max(ends, default=0):
+        raise cut

@@ -1,0 +1,90 @@
+"""What a model is, in a few hashes: taken when a run starts, verified when it resumes."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kleash.models.adapters import is_adapted
+from kleash.models.policy import Policy
+
+#: Field → how a person calls it; also the order in which differences are told.
+FIELDS = {
+    "weights": "the weights",
+    "adapter": "the adapter",
+    "dtype": "the precision",
+    "tokenizer": "the tokenizer",
+    "chat_template": "the chat template",
+    "temperature": "the temperature",
+}
+
+
+def fingerprint(policy: Policy, tokenizer: Any, *, temperature: float, adapter: str | None) -> dict[str, Any]:
+    """Hashes (sha256) and settings of everything that decides the policy's distribution.
+
+    Args:
+        policy: its weights are those of the model without any adapter.
+        tokenizer: of that model.
+        temperature: at which log-probs are taken.
+        adapter: peft's name of the adapter that is switched on, None for none.
+    """
+    base, own = [], []
+    for name, tensor in sorted(policy.causal.state_dict().items()):
+        if ".lora_" not in name:
+            base.append((name.replace(".base_layer.", "."), tensor))
+        elif adapter is not None and f".{adapter}." in name:
+            own.append((name.replace(f".{adapter}.", "."), tensor))
+    template = getattr(tokenizer, "chat_template", None)
+    stored = str(policy.causal.dtype).removeprefix("torch.")
+    return {
+        "weights": tensors_digest(base),
+        "adapter": tensors_digest(own) if is_adapted(policy.model) and adapter is not None else None,
+        "dtype": stored if policy.compute is None else f"{str(policy.compute).removeprefix('torch.')} over {stored}",
+        "tokenizer": tokenizer_digest(tokenizer),
+        "chat_template": None if template is None else _digest(json.dumps(template).encode()),
+        "temperature": temperature,
+    }
+
+
+def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """sha256 over names, dtypes, shapes and bytes, in the order given."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors:
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """Of what text becomes: the fast tokenizer's own description, or its vocabulary where there is none."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    text = json.dumps(tokenizer.get_vocab(), sort_keys=True) if backend is None else _unpadded(backend.to_str())
+    return _digest(text.encode())
+
+
+def _unpadded(description: str) -> str:
+    # Padding and truncation are settings of a call, not of the tokenizer; using it changes them.
+    fields = json.loads(description) | {"padding": None, "truncation": None}
+    return json.dumps(fields, sort_keys=True)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """In words, what of a model has changed between two fingerprints; empty if nothing has."""
+    return [
+        f"{words} changed: {_short(before.get(field))} before, {_short(now.get(field))} now"
+        for field, words in FIELDS.items()
+        if before.get(field) != now.get(field)
+    ]
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "none"
+    return f"{value[:12]}…" if isinstance(value, str) and len(value) == 64 else str(value)

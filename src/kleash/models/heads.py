@@ -1,0 +1,76 @@
+"""The head recipe: how a model turns final hidden states into logits, read from its config and proved at load."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from kleash.errors import RunError
+from kleash.tensors import Head
+
+#: Largest difference between recipe and model, relative to the largest logit: rounding of one product, no more.
+_ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What the head does besides its product with the weight; see `kleash.tensors.Head`."""
+
+    vocab: int
+    scale: float = 1.0
+    softcap: float | None = None
+
+
+def recipe_from(config: Any, vocab: int) -> Recipe:
+    """The recipe that the config's fields announce: soft-cap (Gemma), scale (Granite, Cohere, Falcon-H1)."""
+    scale = 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
+    scale *= getattr(config, "logit_scale", None) or 1.0
+    scale *= getattr(config, "lm_head_multiplier", None) or 1.0
+    return Recipe(vocab, float(scale), getattr(config, "final_logit_softcapping", None))
+
+
+def head_of(model: Any, recipe: Recipe) -> Head:
+    """The model's head with its weight live: training the weight, tied or not, goes through it.
+
+    Raises:
+        RunError: no linear head, or an adapter on it (its effective weight is not the stored one).
+    """
+    layer = model.get_output_embeddings()
+    if layer is None:
+        raise RunError(f"{type(model).__name__} has no language-model head, so it cannot be a policy")
+    if not isinstance(layer, nn.Linear) or type(layer).__module__.startswith("peft"):
+        raise RunError(
+            f"the head of this model is a {type(layer).__name__}; kleash trains no adapter on the head: "
+            "take lm_head and the embeddings out of the adapter's targets and of modules_to_save"
+        )
+    return Head(layer.weight, layer.bias, recipe.vocab, recipe.scale, recipe.softcap)
+
+
+def apply(hidden: Float[Tensor, "*s H"], head: Head) -> Float[Tensor, "*s V"]:
+    """All logits, plainly; for the probe, and for a sampler's single next token."""
+    logits = hidden @ head.weight[: head.vocab].T.to(hidden.dtype)
+    if head.bias is not None:
+        logits = logits + head.bias[: head.vocab].to(hidden.dtype)
+    logits = logits * head.scale
+    return logits if head.softcap is None else head.softcap * torch.tanh(logits / head.softcap)
+
+
+@torch.no_grad()
+def probe_head(model: Any, recipe: Recipe, ids: Int[Tensor, "B T"]) -> None:
+    """Compares recipe(last hidden state) with the model's own logits on a few tokens.
+
+    Raises:
+        RunError: they differ by more than rounding: every KL would be that of another model.
+    """
+    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    theirs = model(input_ids=ids, use_cache=False).logits[..., : recipe.vocab].float()
+    head = head_of(model, recipe)
+    ours = apply(hidden.to(head.weight.dtype), head).float()
+    error = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1.0))
+    if not error <= _ROUNDING[head.weight.dtype]:
+        raise RunError(
+            f"the head of {type(model).__name__} does something that kleash does not know: its logits differ from "
+            f"hidden states times head by {error:.1e} of the largest, so log-probs and KL would be wrong"
+        )

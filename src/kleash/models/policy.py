@@ -1,0 +1,121 @@
+"""The policy: one nn.Module whose single forward does the body and the fused head."""
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from kleash.errors import UsageError
+from kleash.kl.fused import fused
+from kleash.models.adapters import POLICY_ADAPTER, is_adapted
+from kleash.models.heads import Recipe, head_of
+from kleash.models.paths import PATHS, PathName
+from kleash.tensors import Head, Look, ReferenceStates, Rollout
+
+
+class Policy(nn.Module):
+    """A language model as kleash sees it. Only `forward` is called under gradients; nothing reaches inside.
+
+    Attributes:
+        model: the transformers model with its head, or the peft model around it; the only child module.
+        recipe: what its head does.
+        compute: the dtype of autocast, None to compute in the dtype of the weights.
+    """
+
+    def __init__(self, model: Any, recipe: Recipe, *, compute: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.recipe = recipe
+        self.compute = compute
+
+    def forward(
+        self,
+        rollout: Rollout,
+        *,
+        reference: ReferenceStates | None = None,
+        temperature: float = 1.0,
+        path: PathName = "packed",
+    ) -> Look:
+        """Log-probs, entropy and, given the reference's states, exact KL of each counted completion token.
+
+        Only counted positions go through the head; the rest of each result is 0.
+        """
+        mask = rollout.mask
+        hidden = self.hidden(rollout, path)[mask]
+        with self.autocast():
+            seen = fused(
+                hidden,
+                self.head(),
+                rollout.completion_ids[mask],
+                ref_hidden=None if reference is None else reference.hidden[mask],
+                ref_head=None if reference is None else reference.head,
+                temperature=temperature,
+            )
+        return Look(
+            logprobs=_spread(seen.logprobs, mask),
+            entropy=_spread(seen.entropy, mask),
+            ref=None if seen.ref_logprobs is None else _spread(seen.ref_logprobs, mask),
+            kl=None if seen.kl is None else _spread(seen.kl, mask),
+        )
+
+    def hidden(self, rollout: Rollout, path: PathName = "packed") -> Float[Tensor, "B T H"]:
+        """The final hidden state that predicts each completion token, by one of the three exact paths."""
+        with self.autocast():
+            return PATHS[path](self.body, self.config, rollout)
+
+    def head(self) -> Head:
+        """The head with its weight live."""
+        return head_of(self.causal, self.recipe)
+
+    @property
+    def causal(self) -> Any:
+        """The transformers model with its head, adapters (if any) inside its layers."""
+        return self.model.get_base_model() if is_adapted(self.model) else self.model
+
+    @property
+    def body(self) -> nn.Module:
+        """The model without its head: it never computes logits."""
+        return self.causal.base_model
+
+    @property
+    def config(self) -> Any:
+        return self.causal.config
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The precision every forward of this policy and of its reference runs in."""
+        return nullcontext() if self.compute is None else torch.autocast(self.device.type, self.compute)
+
+    def trainable(self) -> list[nn.Parameter]:
+        """The parameters that training moves.
+
+        Raises:
+            UsageError: some are stored in half precision, which cannot hold a small step.
+        """
+        chosen = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        if any(parameter.dtype in (torch.bfloat16, torch.float16) for parameter in chosen):
+            raise UsageError(
+                "the weights to train are stored in half precision: at lr 1e-5 an Adam step is lost to rounding in "
+                'nearly all of them. Load the policy in fp32 (dtype = "bfloat16" computes in bf16 over fp32 weights), '
+                "or train an adapter"
+            )
+        return chosen
+
+    def save(self, directory: Path, tokenizer: Any) -> None:
+        """Writes what is trained in Hugging Face format: the model, or the policy's own adapter alone."""
+        if is_adapted(self.model):
+            self.model.save_pretrained(directory, selected_adapters=[POLICY_ADAPTER])
+        else:
+            self.model.save_pretrained(directory)
+        tokenizer.save_pretrained(directory)
+
+
+def _spread(values: Float[Tensor, " M"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+    """Values of the counted positions back on [B,T], 0 elsewhere; differentiable."""
+    return torch.zeros(mask.shape, dtype=values.dtype, device=values.device).masked_scatter(mask, values)

@@ -1,0 +1,63 @@
+"""The [model] section: which model to train, how, and against which reference. Loads no torch."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pydantic import ConfigDict
+
+from kleash.errors import UsageError
+
+DType = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter: the base stays frozen, W + (alpha / rank)·B·A is trained.
+
+    `alpha` None means alpha = rank: a scale of exactly 1, so that changing the rank does not also change the size of
+    an update, and a learning rate found at one rank is a fair start at another. `targets` is "all-linear" (every
+    linear layer but the head) or the names of the layers, as peft knows them.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    rank: int = 16
+    alpha: float | None = None
+    targets: Literal["all-linear"] | list[str] = "all-linear"
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise UsageError(f"model.adapter.rank must be at least 1, not {self.rank}")
+        if self.alpha is not None and self.alpha <= 0:
+            raise UsageError(f"model.adapter.alpha must be positive, not {self.alpha}")
+        if not self.targets:
+            raise UsageError('model.adapter.targets is empty; name layers, or use "all-linear"')
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Which policy, against which reference, in which precision, where.
+
+    policy: a directory (a full model or a peft adapter), a hub id, `kleash:tiny`, `kleash:smollm2`, or a step of a
+        run, "runs/x@step-200".
+    reference: "start" (the policy as loaded, its adapter included), "base" (the adapter switched off), or anything
+        that `policy` may be.
+    adapter: leave out to train all weights; a policy that is itself an adapter trains that adapter.
+    dtype: "bfloat16" computes in bf16 over fp32 master weights; with an adapter the frozen base is stored in bf16.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    policy: str
+    reference: str = "start"
+    adapter: Adapter | None = None
+    dtype: DType = "float32"
+    device: str = "auto"
+    gradient_checkpointing: bool = False
+    trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.policy.strip():
+            raise UsageError("model.policy is empty; give a directory, a hub id, kleash:tiny or kleash:smollm2")
+        if not self.reference.strip():
+            raise UsageError('model.reference is empty; give "start", "base", or a model')
