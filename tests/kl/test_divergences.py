@@ -141,7 +141,8 @@ def test_equals_mpmath(name: str, pair: tuple[list[float], list[float]]) -> None
     found, found_slopes = value_and_slopes(name, *pair)
     assert found == pytest.approx(value, rel=EXACT, abs=EXACT)
     # A slope is a difference of terms as large as the largest slope, which set its rounding.
-    assert found_slopes == pytest.approx(slopes, abs=EXACT * max(1.0, *map(abs, slopes)))
+    largest = max(1.0, *map(abs, slopes))
+    assert [a / largest for a in found_slopes] == pytest.approx([b / largest for b in slopes], abs=EXACT)
 
 
 def mp_finite(name: str, p: list[float], q: list[float]) -> bool:
@@ -189,14 +190,14 @@ def test_equals_torch_distributions() -> None:
     torch.testing.assert_close(forward(p, q), torch.distributions.kl_divergence(ref, pi), rtol=EXACT, atol=EXACT)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, FP32), (torch.bfloat16, BF16), (torch.float16, BF16)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @every
-def test_narrow_inputs_are_computed_in_fp32(name: str, dtype: torch.dtype, tolerance: float) -> None:
+def test_narrow_inputs_are_computed_in_fp32(name: str, dtype: torch.dtype) -> None:
     """Against float64 on the same rounded inputs."""
     p, q = torch.randn(2, 6, 50).log_softmax(-1).to(dtype)
     found = TABLE[name][0](p, q)
     assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), TABLE[name][0](p.double(), q.double()), rtol=tolerance, atol=FP32)
+    torch.testing.assert_close(found.double(), TABLE[name][0](p.double(), q.double()), rtol=FP32, atol=FP32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -260,9 +261,8 @@ def test_symmetric(name: str, p: list[float], q: list[float]) -> None:
 def test_order(p: list[float], q: list[float]) -> None:
     """Rényi grows with α and meets the KL at 1; Pinsker; Jensen–Shannon ≤ log 2; TV ≤ 1; KL ≤ log(1 + χ²)."""
     a, b = log_probs(p), log_probs(q)
-    ladder = [float(renyi(a, b, alpha)) for alpha in (0.25, 0.5, 0.999, 1.0, 1.001, 2.0, 4.0)]
-    # Rounding of the log-sum is magnified by 1/|α − 1|.
-    assert all(low <= high + EXACT * 1e3 for low, high in pairwise(ladder))
+    ladder = [float(renyi(a, b, alpha)) for alpha in (0.25, 0.5, 0.9, 1.0, 1.1, 2.0, 4.0)]
+    assert all(low <= high + EXACT for low, high in pairwise(ladder))
     kl, tv = float(reverse(a, b)), float(total_variation(a, b))
     assert tv <= 1 + EXACT and 2 * tv * tv <= kl + EXACT
     assert float(jensen_shannon(a, b)) <= math.log(2) + EXACT
