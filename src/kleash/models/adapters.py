@@ -14,11 +14,13 @@ from safetensors import safe_open
 from torch import nn
 
 from kleash.errors import RunError, UsageError
+from kleash.models.checkpoint_files import check_weights
 from kleash.models.spec import Adapter
 
 #: peft's name for the adapter that is trained, and kleash's for the frozen one the run started from.
 POLICY_ADAPTER = "default"
 SNAPSHOT_ADAPTER = "reference"
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def is_adapted(model: Any) -> bool:
@@ -48,32 +50,44 @@ def load_adapter(model: Any, directory: Path) -> Any:
     """The adapter stored in `directory` on its base, to be trained further.
 
     Raises:
-        RunError: it does not fit this model, in shape or in the layers it names.
+        UsageError: a kind of adapter that kleash does not train.
+        RunError: its file is cut short, or it does not fit this model in shape or in the layers it names.
     """
+    _refuse_other_kinds(json.loads((directory / CONFIG).read_text()), directory)
+    check_weights(directory, single=WEIGHTS)
     try:
         adapted = PeftModel.from_pretrained(model, str(directory), is_trainable=True)
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise RunError(f"the adapter in {directory} was made for another base model: {reason}") from None
-    stored = _names_in(directory / "adapter_model.safetensors")
-    expected = set(get_peft_model_state_dict(adapted, adapter_name=POLICY_ADAPTER))
-    if stored != expected:
-        odd = sorted(stored ^ expected)
+    with safe_open(directory / WEIGHTS, framework="pt") as tensors:
+        stored = set(tensors.keys())
+    expected = set(get_peft_model_state_dict(adapted, adapter_name=POLICY_ADAPTER, save_embedding_layers=False))
+    if odd := sorted(stored ^ expected):
         raise RunError(
-            f"the adapter in {directory} was made for another base model: {len(odd)} of its weights have no "
-            f"counterpart, {odd[0]} first"
+            f"the adapter in {directory} was made for another base model: {len(odd)} weights have no counterpart, "
+            f"{odd[0]} first"
         )
     return adapted
 
 
-def _names_in(file: Path) -> set[str]:
-    with safe_open(file, framework="pt") as tensors:
-        return set(tensors.keys())
+def _refuse_other_kinds(config: dict[str, Any], directory: Path) -> None:
+    if config.get("peft_type") != "LORA":
+        raise UsageError(
+            f"the adapter in {directory} is of kind {config.get('peft_type')}; kleash trains LoRA adapters"
+        )
+    whole = [name for name in ("modules_to_save", "trainable_token_indices") if config.get(name)]
+    whole += [] if config.get("bias", "none") == "none" else ["bias"]
+    if whole:
+        raise UsageError(
+            f"the adapter in {directory} also replaces weights of its base ({', '.join(whole)}), so switching it off "
+            "or copying it would not give what it says; merge it into its base and start from the merged model"
+        )
 
 
 def recorded_base(directory: Path) -> str:
     """The base model that the adapter in `directory` says it was trained on."""
-    config = json.loads((directory / "adapter_config.json").read_text())
+    config = json.loads((directory / CONFIG).read_text())
     if not (base := config.get("base_model_name_or_path")):
         raise UsageError(
             f"the adapter in {directory} does not say which base it was trained on: write the base's directory or "
@@ -89,8 +103,10 @@ def snapshot(model: Any) -> None:
     weights = dict(model.named_parameters())
     with torch.no_grad():
         for name, copy in weights.items():
-            if f".{SNAPSHOT_ADAPTER}." in name:
-                copy.requires_grad_(False).copy_(weights[name.replace(SNAPSHOT_ADAPTER, POLICY_ADAPTER)])
+            parts = name.split(".")
+            if SNAPSHOT_ADAPTER in parts:
+                source = ".".join(POLICY_ADAPTER if part == SNAPSHOT_ADAPTER else part for part in parts)
+                copy.requires_grad_(False).copy_(weights[source])
 
 
 @contextmanager

@@ -9,6 +9,8 @@ import torch
 
 from kleash.errors import RunError, UsageError
 
+INDEX = "model.safetensors.index.json"
+
 
 def read_model(directory: Path, dtype: torch.dtype, trust_remote_code: bool) -> Any:
     """The causal language model in `directory`, every weight found and of the right shape.
@@ -25,7 +27,7 @@ def read_model(directory: Path, dtype: torch.dtype, trust_remote_code: bool) -> 
     # sdpa has no soft-cap inside attention (Gemma 2)
     attention = "eager" if getattr(config, "attn_logit_softcapping", None) else None
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             directory,
             config=config,
             dtype=dtype,
@@ -37,6 +39,7 @@ def read_model(directory: Path, dtype: torch.dtype, trust_remote_code: bool) -> 
     except (OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RunError(f"the model in {directory} could not be loaded: {reason}") from None
+    model, info = loaded
     if absent := sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"]):
         raise RunError(
             f"the checkpoint in {directory} lacks {len(absent)} of the model's weights ({absent[0]} first), which "
@@ -65,17 +68,29 @@ def _check_config(directory: Path, trust_remote_code: bool) -> None:
         raise UsageError(f"the model in {directory} is an encoder-decoder; kleash trains causal language models")
 
 
-def check_weights(directory: Path) -> None:
-    """That every safetensors file of the directory is there and as long as its header says."""
-    index = directory / "model.safetensors.index.json"
-    if index.is_file():
-        expected = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+def is_adapter(directory: Path) -> bool:
+    """True for a peft adapter, False for a full model.
+
+    Raises:
+        UsageError: it is both, and which one is meant cannot be told.
+    """
+    if not (directory / "adapter_config.json").is_file():
+        return False
+    if any((directory / name).is_file() for name in ("model.safetensors", INDEX)):
+        raise UsageError(f"{directory} holds a full model and an adapter; move one of them to a directory of its own")
+    return True
+
+
+def check_weights(directory: Path, single: str = "model.safetensors") -> None:
+    """That the safetensors file, or every part the index lists, is there and as long as its header says."""
+    if (directory / INDEX).is_file():
+        expected = sorted(set(json.loads((directory / INDEX).read_text())["weight_map"].values()))
+    elif (directory / single).is_file():
+        expected = [single]
     else:
-        expected = sorted(found.name for found in directory.glob("*.safetensors"))
-    if not expected:
         pickled = any(directory.glob("*.bin")) or any(directory.glob("*.pt"))
         raise UsageError(
-            f"{directory} holds no *.safetensors file"
+            f"{directory} holds no {single}"
             + ("; kleash reads no pickled weights, save the model again with transformers" if pickled else "")
         )
     for name in expected:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kleash.models.adapters import is_adapted
 from kleash.models.policy import Policy
 
 #: Field → how a person calls it; also the order in which differences are told.
@@ -33,15 +32,16 @@ def fingerprint(policy: Policy, tokenizer: Any, *, temperature: float, adapter: 
     """
     base, own = [], []
     for name, tensor in sorted(policy.causal.state_dict().items()):
-        if ".lora_" not in name:
-            base.append((name.replace(".base_layer.", "."), tensor))
-        elif adapter is not None and f".{adapter}." in name:
-            own.append((name.replace(f".{adapter}.", "."), tensor))
+        parts = name.split(".")
+        if not any(part.startswith("lora_") for part in parts):
+            base.append((".".join(part for part in parts if part != "base_layer"), tensor))
+        elif adapter in parts:  # the same adapter is the same under another name
+            own.append((".".join(part for part in parts if part != adapter), tensor))
     template = getattr(tokenizer, "chat_template", None)
     stored = str(policy.causal.dtype).removeprefix("torch.")
     return {
         "weights": tensors_digest(base),
-        "adapter": tensors_digest(own) if is_adapted(policy.model) and adapter is not None else None,
+        "adapter": tensors_digest(own) if own else None,
         "dtype": stored if policy.compute is None else f"{str(policy.compute).removeprefix('torch.')} over {stored}",
         "tokenizer": tokenizer_digest(tokenizer),
         "chat_template": None if template is None else _digest(json.dumps(template).encode()),
@@ -54,7 +54,7 @@ def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
     digest = hashlib.sha256()
     for name, tensor in tensors:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

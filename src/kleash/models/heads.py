@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from kleash.errors import RunError
@@ -58,12 +58,13 @@ def apply(hidden: Float[Tensor, "*s H"], head: Head) -> Float[Tensor, "*s V"]:
 
 
 @torch.no_grad()
-def probe_head(model: Any, recipe: Recipe, ids: Int[Tensor, "B T"]) -> None:
-    """Compares recipe(last hidden state) with the model's own logits on a few tokens.
+def probe_head(model: Any, recipe: Recipe) -> None:
+    """Compares recipe(last hidden state) with the model's own logits on 16 tokens spread over the vocabulary.
 
     Raises:
         RunError: they differ by more than rounding: every KL would be that of another model.
     """
+    ids = torch.linspace(0, recipe.vocab - 1, 16, device=model.device).long()[None]
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
     theirs = model(input_ids=ids, use_cache=False).logits[..., : recipe.vocab].float()
     head = head_of(model, recipe)

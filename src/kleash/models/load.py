@@ -51,7 +51,7 @@ def load(spec: ModelSpec, *, seed: int = 0) -> Loaded:
     """
     half = spec.dtype == "bfloat16"
     directory = resolve(spec.policy, code=spec.trust_remote_code)
-    frozen_base = spec.adapter is not None or is_adapter(directory)
+    frozen_base = spec.adapter is not None or checkpoint_files.is_adapter(directory)
     stored = torch.bfloat16 if half and frozen_base else torch.float32
     return _assemble(spec, directory, stored, seed)
 
@@ -65,29 +65,19 @@ def load_frozen(spec: ModelSpec, like: Policy) -> Loaded:
 
 
 def _assemble(spec: ModelSpec, directory: Path, stored: torch.dtype, seed: int) -> Loaded:
-    trained_before = is_adapter(directory)
-    base_name = adapters.recorded_base(directory) if trained_before else spec.policy
-    base = resolve(base_name, code=spec.trust_remote_code) if trained_before else directory
     device = pick_device(spec.device)
-    model = checkpoint_files.read_model(base, stored, spec.trust_remote_code).to(device)
+    model, base, adapter = _model(spec, directory, stored, seed)
+    switch_off_dropout(model)
+    model.to(device).eval()
     tokenizer = _tokenizer(directory, base, spec.trust_remote_code)
 
-    vocab = min(model.get_output_embeddings().weight.shape[0], max(tokenizer.get_vocab().values()) + 1)
-    recipe = recipe_from(model.config, vocab)
-    switch_off_dropout(model.eval())
-    probe_head(model, recipe, torch.linspace(0, vocab - 1, 16, device=device).long()[None])
-
-    if trained_before:
-        model = adapters.load_adapter(model, directory)
-        _refuse_second_adapter(spec.adapter, model, directory)
-    elif spec.adapter is not None:
-        model = adapters.attach(model, spec.adapter, _recordable(base_name, base), seed)
-    switch_off_dropout(model)  # the adapter brings its own
+    compute = torch.bfloat16 if spec.dtype == "bfloat16" else None
+    policy = Policy(model, recipe_from(model.config, _vocab(model, tokenizer)), compute=compute)
+    probe_head(policy.causal, policy.recipe)
+    paths = probe_paths(policy)
     if spec.gradient_checkpointing:
-        model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
-        model.train()  # eval() would silently switch checkpointing off
-
-    policy = Policy(model, recipe, compute=torch.bfloat16 if spec.dtype == "bfloat16" else None)
+        policy.causal.activation_checkpointing_enable({"use_reentrant": False})
+        policy.train()  # eval() would silently switch checkpointing off
     return Loaded(
         policy=policy,
         tokenizer=tokenizer,
@@ -95,14 +85,30 @@ def _assemble(spec: ModelSpec, directory: Path, stored: torch.dtype, seed: int) 
         source=directory,
         context=getattr(policy.config, "max_position_embeddings", None) or sys.maxsize,
         ends=_ends(policy.causal, tokenizer, spec.policy),
-        paths=probe_paths(policy),
-        adapter="loaded" if trained_before else None if spec.adapter is None else "fresh",
+        paths=paths,
+        adapter=adapter,
     )
 
 
-def is_adapter(directory: Path) -> bool:
-    """True for a peft adapter; a full model that also carries adapter files counts as the full model."""
-    return (directory / "adapter_config.json").is_file() and not (directory / "config.json").is_file()
+def _model(
+    spec: ModelSpec, directory: Path, stored: torch.dtype, seed: int
+) -> tuple[Any, Path, Literal["fresh", "loaded"] | None]:
+    """The model on the CPU, the directory of its base, and how its adapter came about."""
+    code = spec.trust_remote_code
+    if checkpoint_files.is_adapter(directory):
+        base = resolve(adapters.recorded_base(directory), code=code)
+        model = adapters.load_adapter(checkpoint_files.read_model(base, stored, code), directory)
+        _refuse_second_adapter(spec.adapter, model, directory)
+        return model, base, "loaded"
+    model = checkpoint_files.read_model(directory, stored, code)
+    if spec.adapter is None:
+        return model, directory, None
+    return adapters.attach(model, spec.adapter, _recordable(spec.policy, directory), seed), directory, "fresh"
+
+
+def _vocab(model: Any, tokenizer: Any) -> int:
+    """Rows of the head that the tokenizer can produce; many models have more, for the sake of a round number."""
+    return min(model.get_output_embeddings().weight.shape[0], max(tokenizer.get_vocab().values()) + 1)
 
 
 def _recordable(name: str, directory: Path) -> str:

@@ -110,7 +110,8 @@ class Policy(nn.Module):
     def save(self, directory: Path, tokenizer: Any) -> None:
         """Writes what is trained in Hugging Face format: the model, or the policy's own adapter alone."""
         if is_adapted(self.model):
-            self.model.save_pretrained(directory, selected_adapters=[POLICY_ADAPTER])
+            # without the flag peft asks the hub whether the base's embeddings have grown
+            self.model.save_pretrained(directory, selected_adapters=[POLICY_ADAPTER], save_embedding_layers=False)
         else:
             self.model.save_pretrained(directory)
         tokenizer.save_pretrained(directory)

@@ -21,15 +21,17 @@ from kleash.tensors import ReferenceStates, Rollout
 
 
 class Reference(Protocol):
-    """What the loop needs of a reference.
+    """What the loop needs of a reference."""
 
-    Attributes:
-        fingerprint: what it is; verified on resume with `kleash.models.fingerprint.differences`.
-        policy: the module that runs its forward (the trained policy itself, with another adapter, or a second one).
-    """
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """What it is; verified on resume with `kleash.models.fingerprint.differences`."""
+        ...
 
-    fingerprint: dict[str, Any]
-    policy: Policy
+    @property
+    def policy(self) -> Policy:
+        """The module that runs its forward: the trained policy itself, with another adapter, or a second one."""
+        ...
 
     def states(self, rollout: Rollout, path: PathName = "packed") -> ReferenceStates:
         """Final hidden states at the positions that predict each completion token, and the head; no gradients."""
