@@ -9,7 +9,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 
-BASE = {"errors", "records"}
+BASE = {"errors", "records", "text"}
 TENSORS = BASE | {"tensors", "masked"}
 LIBRARY = TENSORS | {"kl", "rl", "beta", "algorithms", "models", "rewards", "runlog", "report", "assets"}
 
@@ -17,6 +17,7 @@ LIBRARY = TENSORS | {"kl", "rl", "beta", "algorithms", "models", "rewards", "run
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"training"},  # the facade, lazily
     "errors": set(),
+    "text": set(),
     "records": {"errors"},
     "tensors": BASE,
     "masked": BASE | {"tensors"},
@@ -39,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 #: Parts that must start fast and run where no deep-learning stack is installed.
-LIGHT = {"errors", "records", "beta", "runlog", "report", "training.progress"}
+LIGHT = {"errors", "text", "records", "beta", "runlog", "report", "training.progress"}
 HEAVY = {"torch", "transformers", "peft", "safetensors", "datasets", "tokenizers", "gguf"}
 
 
@@ -104,7 +105,7 @@ def test_only_models_knows_transformers_and_peft(path: Path) -> None:
         assert not {name.split(".")[0] for name in imported(path)} & {"transformers", "peft"}
 
 
-@pytest.mark.parametrize("name", ["records", "errors"])
+@pytest.mark.parametrize("name", ["records", "errors", "text"])
 def test_the_records_need_the_standard_library_only(name: str) -> None:
     roots = {origin.split(".")[0] for origin in imported(SRC / "kleash" / f"{name}.py")}
     assert roots <= sys.stdlib_module_names | {"kleash"}

@@ -179,7 +179,7 @@ def sparkline(values: Sequence[float | None] | deque[float | None]) -> str:
 def duration_left(step: Step, total_steps: int, seconds: Sequence[float] | deque[float]) -> str:
     if not seconds:
         return UNMEASURED
-    left = round(sum(seconds) / len(seconds) * (total_steps - step.step - 1))
+    left = round(sum(seconds) / len(seconds) * max(0, total_steps - step.step - 1))
     hours, minutes = left // 3600, left % 3600 // 60
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {left % 60:02d} s"
 

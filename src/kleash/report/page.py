@@ -1,0 +1,55 @@
+"""From data to one self-contained HTML file: templates, style, script, nothing fetched from anywhere.
+
+All text is escaped by the templates. A content policy in the page admits the page's one script by its hash and no
+connection at all, so that text which slipped through could neither run nor call home.
+"""
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from kleash import __version__
+from kleash.errors import RunError
+from kleash.report.charts import hover, svg
+
+
+@cache
+def environment() -> Environment:
+    env = Environment(
+        loader=PackageLoader("kleash.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script = env.get_template("hover.js.j2").render()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    env.globals |= {
+        "svg": svg,
+        "hover": hover,
+        "version": __version__,
+        "script": Markup(script),
+        "script_hash": f"sha256-{digest}",
+    }
+    return env
+
+
+def write(path: Path, template: str, **data: Any) -> Path:
+    """Renders a template to a file, which appears whole or not at all.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    text = environment().get_template(template).render(**data)
+    draft = path.with_name(path.name + ".part")
+    try:
+        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
+        draft.replace(path)
+    except OSError as error:
+        raise RunError(f"cannot write the page {path}: {error.strerror or error}") from error
+    return path
