@@ -5,14 +5,13 @@ from typing import Any
 from jinja2 import TemplateError
 
 from kleash.errors import UsageError
-from kleash.records import Prompt
 from kleash.tensors import Rollout
 
 #: Prompt tokens decoded along with a completion, so that its first token reads as a continuation.
 CONTEXT_TOKENS = 8
 
 
-def encode(prompts: list[Prompt], tokenizer: Any, *, context: int, max_new_tokens: int) -> list[list[int]]:
+def encode(prompts: list[Any], tokenizer: Any, *, context: int, max_new_tokens: int) -> list[list[int]]:
     """Token ids of each prompt.
 
     Text gets the special tokens that the tokenizer puts in front, one BOS at most, and no end token: the completion
@@ -20,6 +19,7 @@ def encode(prompts: list[Prompt], tokenizer: Any, *, context: int, max_new_token
     answer begins.
 
     Args:
+        prompts: what the data holds, each a `Prompt` (text or messages) or else refused here.
         context: positions the model can hold; a prompt and `max_new_tokens` must fit.
 
     Raises:
@@ -98,7 +98,7 @@ def _encode_messages(index: int, messages: list[dict[str, Any]], tokenizer: Any)
         raise UsageError(f"prompt {index}: the tokenizer's chat template refuses these messages: {error}") from error
 
 
-def _check(index: int, prompt: Prompt, tokenizer: Any) -> None:
+def _check(index: int, prompt: Any, tokenizer: Any) -> None:
     if isinstance(prompt, str):
         if not prompt.strip():
             raise UsageError(f"prompt {index} is empty; give it some text")
