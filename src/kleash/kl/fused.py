@@ -5,8 +5,9 @@ recomputes each tile and turns it in place into its own gradient, which two more
 the head. Both sides go through the same arithmetic in the same order, so policy == reference gives exactly 0.
 """
 
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -66,69 +67,81 @@ def fused(
     Source: Milakov & Gimelshein 2018 (arXiv 1805.02867, online softmax), extended to the KL and its gradient.
     Proved by: tests/kl/test_fused.py::test_values_and_gradients_equal_float64_autograd
     """
-    _check(hidden, head, targets, ref_hidden, ref_head)
+    sides = _sides(hidden, head, ref_hidden, ref_head, targets)
     if not temperature > 0 or (chunk_bytes is not None and chunk_bytes < 1):
         raise UsageError(f"temperature ({temperature}) and chunk_bytes ({chunk_bytes}) must be positive.")
     if chunk_bytes is None:
         chunk_bytes = CPU_CHUNK_BYTES if hidden.device.type == "cpu" else DEVICE_CHUNK_BYTES
-    tensors: list[Tensor | None] = [hidden.flatten(0, -2), head.weight, head.bias]
-    if ref_hidden is not None and ref_head is not None:
-        tensors += [ref_hidden.flatten(0, -2), ref_head.weight, ref_head.bias]
-    wide = any(x is not None and x.dtype == torch.float64 for x in tensors)
+    wide = any(x.dtype == torch.float64 for h, w in sides for x in (h, w.weight))
     dtype = torch.float64 if wide else torch.float32
     job = Job(
         grid=Grid(targets.numel(), head.vocab, max(1, chunk_bytes // dtype.itemsize)),
+        recipes=tuple(Recipe.of(w, h, temperature, dtype) for h, w in sides),
         dtype=dtype,
-        policy=Recipe.of(head, hidden, temperature, dtype),
-        reference=None
-        if ref_hidden is None or ref_head is None
-        else Recipe.of(ref_head, ref_hidden, temperature, dtype),
         forward_kl=forward_kl,
     )
+    tensors = [x for h, w in sides for x in (h.reshape(targets.numel(), h.shape[-1]), w.weight, w.bias)]
     with torch.autocast(hidden.device.type, enabled=False):
-        found = _Fused.apply(job, targets.flatten(), *tensors)
-    return Fused(*(x if x is None else x.view(targets.shape) for x in found))
+        logprobs, entropy, *rest = _Fused.apply(job, targets.flatten().long(), *tensors)
+    shaped = (x if x is None else x.view(targets.shape) for x in rest)
+    return Fused(logprobs.view(targets.shape), entropy.view(targets.shape), *shaped)
 
 
-def _check(hidden: Tensor, head: Head, targets: Tensor, ref_hidden: Tensor | None, ref_head: Head | None) -> None:
+def _sides(
+    hidden: Tensor, head: Head, ref_hidden: Tensor | None, ref_head: Head | None, targets: Tensor
+) -> list[tuple[Tensor, Head]]:
+    """The policy's hidden states and head, then the reference's if there is one, checked."""
     if (ref_hidden is None) != (ref_head is None):
         raise UsageError("ref_hidden and ref_head come together: give both, or neither for no KL.")
+    sides = [(hidden, head)]
+    if ref_hidden is not None and ref_head is not None:
+        sides.append((ref_hidden, ref_head))
+    for name, (h, w) in zip(("policy", "reference"), sides, strict=False):
+        _check(name, h, w, targets.shape)
     if ref_head is not None and ref_head.vocab != head.vocab:
         raise UsageError(
             f"The policy's vocabulary has {head.vocab} tokens and the reference's {ref_head.vocab}; "
             "a KL needs the same tokens on both sides."
         )
-    for name, h, w in (("policy", hidden, head), ("reference", ref_hidden, ref_head)):
-        if h is not None and w is not None and not (h.shape[-1] == w.weight.shape[1] and 0 < w.vocab <= len(w.weight)):
-            raise UsageError(
-                f"The {name}'s head {tuple(w.weight.shape)} with vocab {w.vocab} does not fit hidden states of size "
-                f"{h.shape[-1]}; it must be [rows ≥ vocab, {h.shape[-1]}]."
-            )
     if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < head.vocab:
         raise UsageError(f"Targets must be token ids from 0 to {head.vocab - 1}; give padding any id in that range.")
+    return sides
+
+
+def _check(name: str, hidden: Tensor, head: Head, shape: torch.Size) -> None:
+    if hidden.shape[:-1] != shape:
+        raise UsageError(
+            f"The {name}'s hidden states {tuple(hidden.shape)} must be the targets' shape {tuple(shape)} and a size."
+        )
+    rows, size = head.weight.shape
+    if size != hidden.shape[-1] or not 0 < head.vocab <= rows:
+        raise UsageError(
+            f"The {name}'s head {rows, size} with vocab {head.vocab} does not fit hidden states of size "
+            f"{hidden.shape[-1]}; it must be [rows ≥ vocab, {hidden.shape[-1]}]."
+        )
 
 
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, job: Job, targets: Tensor, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-        policy, reference = job.sides(*tensors)
+        policy, reference = job.sides(tensors)
         moments = scan(job, policy, reference, targets)
         ctx.job = job
         ctx.save_for_backward(targets, moments, *tensors)
         ctx.set_materialize_grads(False)
         p, q, gap = unpack(moments)
-        if q is None or gap is None:
-            return p.logprobs().to(job.dtype), p.entropy().to(job.dtype), None, None, None, None
-        distance = (q.mass.log() - p.mass.log()) + (q.top - gap.base)  # of the two log-normalisers, after the shifts
-        kl, forward = gap.policy / p.mass + distance, -gap.reference / q.mass - distance
-        outputs = [p.logprobs(), p.entropy(), q.logprobs(), kl, forward if job.forward_kl else None, q.entropy()]
-        outputs = [x if x is None else x.to(job.dtype) for x in outputs]
-        ctx.mark_non_differentiable(outputs[2], outputs[5])
-        return tuple(outputs)
+        found: list[Tensor | None] = [p.logprobs(), p.entropy(), None, None, None, None]
+        if q is not None and gap is not None:
+            distance = (q.mass.log() - p.mass.log()) + (q.top - gap.base)  # of the log-normalisers, after the shifts
+            found[2:4] = [q.logprobs(), gap.policy / p.mass + distance]
+            found[4:6] = [-gap.reference / q.mass - distance if job.forward_kl else None, q.entropy()]
+        found = [x if x is None else x.to(job.dtype) for x in found]
+        ctx.mark_non_differentiable(*(x for x in (found[2], found[5]) if x is not None))
+        return tuple(found)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         targets, moments, *tensors = ctx.saved_tensors
         with torch.autocast(targets.device.type, enabled=False):
             found = _gradients(ctx.job, targets, moments, tensors, grads, ctx.needs_input_grad[2:5])
@@ -139,12 +152,12 @@ def _gradients(
     job: Job,
     targets: Tensor,
     moments: Tensor,
-    tensors: list[Tensor],
+    tensors: Sequence[Any],
     grads: tuple[Tensor | None, ...],
     needed: tuple[bool, bool, bool],
 ) -> list[Tensor | None]:
     """Gradients of hidden, weight and bias (None where not needed), accumulated in the job's dtype."""
-    policy, reference = job.sides(*tensors)
+    policy, reference = job.sides(tensors)
     pull = _Pull.of(job, moments, grads)
     hidden, weight, bias = (torch.zeros_like(x) if n else None for x, n in zip(tensors[:3], needed, strict=True))
     d_hidden = None if hidden is None else torch.zeros_like(hidden, dtype=job.dtype)
@@ -168,47 +181,45 @@ def _gradients(
     return [d_hidden if d_hidden is None else d_hidden.to(tensors[0].dtype), weight, bias]
 
 
-@dataclass(frozen=True, slots=True)
-class _Pull:
-    """The coefficients, [tokens, 1] in the job's dtype, that turn a tile of logits into its gradient:
+class _Pull(NamedTuple):
+    """Per-token coefficients, in the job's dtype, that turn a tile of logits into its gradient:
 
-    e (level + kl (gap − gap_mean) + entropy ((z − top) − energy_mean)) + target·1[v = target] − forward e_ref
+    e (level + kl₁ (z − y − kl₀) + entropy₁ (z − entropy₀)) + target·1[v = target] − forward₁ exp(y − forward₀)
+
+    with z and y the two sides' logits less top and base, and e = exp(z). None: that term has no gradient to carry.
     """
 
-    top: Tensor
-    energy_mean: Tensor
+    top: Tensor  # [tokens, 1], as level, target and base
     level: Tensor
-    target: Tensor | None
-    entropy: Tensor | None
-    kl: Tensor | None
-    forward: Tensor | None
-    base: Tensor | None
-    gap_mean: Tensor | None
-    ref_shift: Tensor | None
+    target: Tensor | None = None
+    entropy: Tensor | None = None  # [tokens, 2], as kl and forward
+    base: Tensor | None = None
+    kl: Tensor | None = None
+    forward: Tensor | None = None
 
     @staticmethod
     def of(job: Job, moments: Tensor, grads: tuple[Tensor | None, ...]) -> "_Pull":
-        target, entropy, _, kl, forward, _ = (g if g is None else g.to(moments.dtype) * job.policy.slope for g in grads)
+        slope = job.recipes[0].slope
+        target, entropy, _, kl, forward, _ = (g if g is None else g.to(moments.dtype) * slope for g in grads)
         p, q, gap = unpack(moments)
-        level = torch.zeros_like(p.mass)
-        level = level if target is None else level - target
-        level = level if forward is None else level + forward
-        columns = {
-            "top": p.top,
-            "energy_mean": p.energy / p.mass,
-            "level": level / p.mass,
-            "target": target,
-            "entropy": None if entropy is None else -entropy / p.mass,
-            "kl": None if kl is None else kl / p.mass,
-            "forward": None if forward is None or q is None else forward / q.mass,
-            "base": None if gap is None else gap.base,
-            "gap_mean": None if gap is None else gap.policy / p.mass,
-            "ref_shift": None if gap is None or q is None else q.top - gap.base,
-        }
-        return _Pull(**{name: x if x is None else x.to(job.dtype)[:, None] for name, x in columns.items()})
+        level = (0 if forward is None else forward) - (torch.zeros_like(p.mass) if target is None else target)
+
+        def columns(*xs: Tensor) -> Tensor:
+            return torch.stack(xs, 1).to(job.dtype)
+
+        pull = _Pull(columns(p.top), columns(level / p.mass))
+        if target is not None:
+            pull = pull._replace(target=columns(target))
+        if entropy is not None:
+            pull = pull._replace(entropy=columns(p.energy / p.mass, -entropy / p.mass))
+        if q is not None and gap is not None and kl is not None:
+            pull = pull._replace(base=columns(gap.base), kl=columns(gap.policy / p.mass, kl / p.mass))
+        if q is not None and gap is not None and forward is not None:
+            pull = pull._replace(base=columns(gap.base), forward=columns(q.top - gap.base, forward / q.mass))
+        return pull
 
     def rows(self, rows: slice) -> "_Pull":
-        return _Pull(*(x if x is None else x[rows] for x in (getattr(self, f.name) for f in fields(self))))
+        return self._make(x if x is None else x[rows] for x in self)
 
     def tile(
         self, policy: Side, reference: Side | None, targets: Tensor, at: tuple[slice, slice], buffers: list[Tensor]
@@ -218,19 +229,22 @@ class _Pull:
         cap_slope = policy.cap_slope(z)
         e = torch.exp(z.sub_(self.top), out=view(buffers[1], *at))
         factor, e_ref = None, None
-        if reference is not None and (self.kl is not None or self.forward is not None):
+        if reference is not None and self.base is not None:
             y = reference.logits(*at, buffers[2]).sub_(self.base)
             if self.forward is not None:
-                e_ref = torch.sub(y, self.ref_shift, out=view(buffers[3], *at)).exp_()
+                shift, weight = self.forward.split(1, -1)
+                e_ref = torch.sub(y, shift, out=view(buffers[3], *at)).exp_().mul_(weight)
             if self.kl is not None:
-                factor = torch.sub(z, y, out=y).sub_(self.gap_mean).mul_(self.kl)
+                mean, weight = self.kl.split(1, -1)
+                factor = torch.sub(z, y, out=y).sub_(mean).mul_(weight)
         if self.entropy is not None:
-            z.sub_(self.energy_mean).mul_(self.entropy)
+            mean, weight = self.entropy.split(1, -1)
+            z.sub_(mean).mul_(weight)
             factor = z if factor is None else factor.add_(z)
         e.mul_(self.level if factor is None else factor.add_(self.level))
         if self.target is not None:
             index, inside = locate(targets, at[1])
             e.scatter_add_(-1, index, torch.where(inside, self.target, 0))
         if e_ref is not None:
-            e.sub_(e_ref.mul_(self.forward))
+            e.sub_(e_ref)
         return e if cap_slope is None else e.mul_(cap_slope)

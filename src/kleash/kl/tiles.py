@@ -86,14 +86,14 @@ class Side:
 
     @staticmethod
     def of(hidden: Tensor, weight: Tensor, bias: Tensor | None, recipe: Recipe) -> "Side":
-        return Side(hidden.to(recipe.operand).contiguous(), weight, bias, recipe)
+        return Side(hidden.to(recipe.operand), weight, bias, recipe)
 
     def head(self, cols: slice) -> Tensor:
-        return self.weight[cols].to(self.hidden.dtype)
+        return aligned(self.weight[cols].to(self.hidden.dtype))
 
     def logits(self, rows: slice, cols: slice, buffer: Tensor) -> Tensor:
         out = view(buffer, rows, cols)
-        multiply(self.hidden[rows], self.head(cols).T, out)
+        multiply(aligned(self.hidden[rows]), self.head(cols).T, out)
         if self.bias is not None:
             out.add_(self.bias[cols])
         cap = self.recipe.softcap
@@ -106,6 +106,11 @@ class Side:
         if self.recipe.softcap is None:
             return None
         return (logits * (self.recipe.temperature / self.recipe.softcap)).square_().neg_().add_(1)
+
+
+def aligned(x: Tensor) -> Tensor:
+    """x at a cache line's start: BLAS rounds differently at other addresses, and equal sides must give equal logits."""
+    return x.contiguous() if x.data_ptr() % 64 == 0 else x.clone(memory_format=torch.contiguous_format)
 
 
 def multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
