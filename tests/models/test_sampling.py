@@ -5,11 +5,12 @@ import math
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
 from scipy import stats
-from tests.models.small_tokenizers import byte_level
+from tests.models.small_tokenizers import TEXT, byte_level, metaspace
 from tests.tolerances import EXACT, PATHS
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
@@ -18,7 +19,7 @@ from kleash.models.draw import NOISE_BITS, keyed_noise
 from kleash.models.heads import Recipe
 from kleash.models.policy import Policy
 from kleash.models.sampling import Sampling, sample
-from kleash.models.stopping import Ends
+from kleash.models.stopping import Ends, stopped
 from kleash.tensors import Rollout
 
 SMALL = {
@@ -246,6 +247,18 @@ def test_stop_strings(stop: tuple[str, ...]) -> None:
     stopped = [any(s in tokenizer.decode(ids) for s in stop) for ids, _ in rows_of(rollout)]
     ended = [ids[-1] == 1 for ids, _ in rows_of(rollout)]
     assert any(stopped) and [not (s or e) for s, e in zip(stopped, ended, strict=True)] == rollout.truncated.tolist()
+
+
+@pytest.mark.parametrize("tokenizer", [byte_level(), metaspace()], ids=["byte_level", "metaspace"])
+@pytest.mark.parametrize("stop", [(" road; stop",), ("now, café!",), ("x", " cat sat"), (" the",), ("<pad>",)])
+def test_the_tail_is_enough_to_find_a_stop_string(tokenizer: Any, stop: tuple[str, ...]) -> None:
+    """At the first token with which the whole decoded text contains a stop string, and not before."""
+    ids = tokenizer(TEXT + "<pad>", add_special_tokens=False)["input_ids"]
+    rows = torch.tensor([ids, ids])
+    seen = [stopped(rows[:, : t + 1], stop, tokenizer).tolist() for t in range(len(ids))]
+    expected = [any(s in tokenizer.decode(ids[: t + 1]) for s in stop) for t in range(len(ids))]
+    end = expected.index(True) + 1
+    assert seen[:end] == [[e, e] for e in expected[:end]]
 
 
 # ── how it runs ─────────────────────────────────────────────────────────────────────────────────────────
