@@ -4,6 +4,7 @@ import ast
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,13 +26,19 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def functions(tree: ast.Module) -> Iterator[Function]:
     return (node for node in ast.walk(tree) if isinstance(node, Function))
 
 
+OWN = python_files("src")
 SHIPPED = python_files("src", "tools", "examples", "benchmarks")
 each_shipped = pytest.mark.parametrize("path", SHIPPED, ids=name_of)
-each_source = pytest.mark.parametrize("path", python_files("src"), ids=name_of)
+each_source = pytest.mark.parametrize("path", OWN, ids=name_of)
 each_test = pytest.mark.parametrize("path", python_files("tests"), ids=name_of)
 
 
@@ -46,7 +53,7 @@ def test_a_file_is_one_subject(path: Path) -> None:
 @each_shipped
 def test_a_function_is_one_thought(path: Path) -> None:
     """Lines from `def` to the last statement, the docstring aside: words that explain are not the thought."""
-    for function in functions(ast.parse(path.read_text())):
+    for function in functions(parsed(path)):
         lines = (function.end_lineno or 0) - function.lineno + 1 - docstring_lines(function)
         assert lines <= LONGEST_FUNCTION, f"{function.name} has {lines} lines"
 
@@ -68,7 +75,7 @@ def provable() -> list[tuple[Path, str, str]]:
     found = []
     for folder in ("kl", "rl", "beta", "algorithms"):
         for path in sorted((SRC / folder).rglob("*.py")):
-            for node in ast.parse(path.read_text()).body:
+            for node in parsed(path).body:
                 match node:
                     case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                         claims = not name.startswith("_")
@@ -85,8 +92,9 @@ def has_update(node: ast.ClassDef) -> bool:
     return any(isinstance(child, Function) and child.name == "update" for child in node.body)
 
 
+@cache
 def names_in(path: Path) -> set[str]:
-    return {function.name for function in functions(ast.parse(path.read_text()))} if path.is_file() else set()
+    return {function.name for function in functions(parsed(path))} if path.is_file() else set()
 
 
 @pytest.mark.parametrize(
@@ -121,11 +129,7 @@ def literal_tolerances(tree: ast.Module) -> Iterator[int]:
             given += [word.value for word in call.keywords if word.arg in ("rel", "abs")] + call.args[1:]
         for value in given:
             for node in ast.walk(value):
-                if (
-                    isinstance(node, ast.Constant)
-                    and isinstance(node.value, (int, float))
-                    and node.value != 0
-                ):
+                if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and node.value != 0:
                     yield call.lineno
 
 
@@ -138,7 +142,7 @@ def callee(call: ast.Call) -> str:
 
 @each_test
 def test_a_tolerance_has_a_name(path: Path) -> None:
-    assert list(literal_tolerances(ast.parse(path.read_text()))) == []
+    assert list(literal_tolerances(parsed(path))) == []
 
 
 def test_literal_tolerances_are_seen() -> None:
@@ -159,7 +163,7 @@ def test_literal_tolerances_are_seen() -> None:
 @each_shipped
 def test_nothing_that_runs_what_it_reads(path: Path) -> None:
     """No pickle, no torch.load; trust_remote_code is on only where the user asks for it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         match node:
             case ast.Import(names=names):
                 assert not any(alias.name.split(".")[0] in ("pickle", "dill", "joblib") for alias in names)
@@ -171,6 +175,7 @@ def test_nothing_that_runs_what_it_reads(path: Path) -> None:
                 assert not (isinstance(value, ast.Constant) and value.value is True)
 
 
+@cache
 def code_and_comments(path: Path) -> dict[int, tuple[str, str]]:
     """Line → (its code without strings and comments, its comment)."""
     lines: dict[int, tuple[str, str]] = {}
@@ -201,7 +206,7 @@ def test_nothing_left_to_do(path: Path) -> None:
 
 @each_shipped
 def test_few_parameters(path: Path) -> None:
-    for function in functions(ast.parse(path.read_text())):
+    for function in functions(parsed(path)):
         arguments = function.args
         names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
         count = len([name for name in names if name not in ("self", "cls", "ctx")])
@@ -211,11 +216,12 @@ def test_few_parameters(path: Path) -> None:
 @each_source
 def test_no_inheritance_of_implementation(path: Path) -> None:
     """A kleash class inherits only from errors and what a library asks for (nn.Module, Protocol)."""
-    own = {node.name for other in python_files("src") for node in classes(other)}
+    own = {node.name for other in OWN for node in classes(other)}
     for node in classes(path):
         parents = {base.id for base in node.bases if isinstance(base, ast.Name)} & own
         assert all(parent.endswith("Error") for parent in parents), f"{node.name} inherits from {parents}"
 
 
+@cache
 def classes(path: Path) -> list[ast.ClassDef]:
-    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+    return [node for node in ast.walk(parsed(path)) if isinstance(node, ast.ClassDef)]

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ LIGHT = {"errors", "text", "records", "beta", "runlog", "report", "training.prog
 HEAVY = {"torch", "transformers", "peft", "safetensors", "datasets", "tokenizers", "gguf"}
 
 
+@cache
 def modules() -> list[Path]:
     return sorted((SRC / "kleash").rglob("*.py"))
 
@@ -56,6 +58,7 @@ def dotted(path: Path) -> str:
     return ".".join(parts)
 
 
+@cache
 def imported(path: Path) -> set[str]:
     """Every absolute module name that the file imports anywhere, `from a import b` as both "a" and "a.b"."""
     package = ("kleash." + dotted(path)).split(".")
@@ -111,9 +114,7 @@ def test_the_records_need_the_standard_library_only(name: str) -> None:
     assert roots <= sys.stdlib_module_names | {"kleash"}
 
 
-@pytest.mark.parametrize(
-    "name", ["kleash", "kleash.records", "kleash.beta", "kleash.runlog", "kleash.report"]
-)
+@pytest.mark.parametrize("name", ["kleash", "kleash.records", "kleash.beta", "kleash.runlog", "kleash.report"])
 def test_importing_loads_no_torch(name: str) -> None:
     """In a fresh interpreter, the whole package at once: submodules too."""
     program = (
