@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy import stats
 from tests.models.small_tokenizers import TEXT, byte_level, metaspace
-from tests.tolerances import EXACT, PATHS
+from tests.tolerances import EXACT, FP32, PATHS
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from kleash.errors import RunError, UsageError
@@ -306,12 +306,33 @@ def test_generation_config_is_not_inherited() -> None:
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
 def test_bfloat16_writes_fp32_logprobs(stored: torch.dtype) -> None:
-    """The head's product and the softmax are never in half precision: the distribution sums to 1 beyond bf16."""
+    """The head's product and the softmax are never in half precision, not even where the caller's autocast is on."""
     compute = torch.bfloat16 if stored == torch.float32 else None
-    policy = Policy(llama(dtype=stored).model, Recipe(14), compute=compute)
-    rollout = draw_all(policy, Sampling(max_new_tokens=6))
+    policy, settings = Policy(llama(dtype=stored).model, Recipe(14), compute=compute), Sampling(max_new_tokens=6)
+    rollout = draw_all(policy, settings)
     assert rollout.sampler.dtype == torch.float32
-    assert (rollout.sampler != rollout.sampler.bfloat16()).any()
+    with policy.autocast():
+        assert torch.equal(draw_all(policy, settings).sampler, rollout.sampler)
+
+
+@pytest.mark.parametrize("compute", [None, torch.bfloat16])
+def test_bfloat16_logprobs_are_a_distribution_s(compute: torch.dtype | None) -> None:
+    """Log-probs of all first tokens, told apart by drawing many: they sum to 1 as fp32 does, not as bf16."""
+    policy = Policy(llama(dtype=torch.float32 if compute else torch.bfloat16).model, Recipe(14), compute=compute)
+    with policy.autocast():
+        rollout = sample(
+            policy,
+            [[5, 3]],
+            Sampling(max_new_tokens=1, temperature=4.0),
+            ENDS,
+            group_size=4000,
+            seed=0,
+            step=0,
+            prompt_index=[0],
+        )
+    first = dict(zip(rollout.completion_ids[:, 0].tolist(), rollout.sampler[:, 0].tolist(), strict=True))
+    assert len(first) == 14
+    assert math.isclose(sum(map(math.exp, first.values())), 1, abs_tol=FP32)
 
 
 # ── settings and refusals ───────────────────────────────────────────────────────────────────────────────

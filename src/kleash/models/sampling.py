@@ -250,9 +250,11 @@ def _widen(head: Head) -> Head:
 def _next(
     hidden: Float[Tensor, "b H"], head: Head, settings: Sampling, forbidden: tuple[int, ...]
 ) -> Float[Tensor, "b V"]:
-    """Log-probs of the distribution the next token is drawn from."""
+    """Log-probs of the distribution the next token is drawn from; the head's product is never in half precision."""
+    with torch.autocast(hidden.device.type, enabled=False):
+        logits = apply(hidden.to(head.weight.dtype), head)
     logprobs = distribution(
-        apply(hidden.to(head.weight.dtype), head),
+        logits,
         temperature=settings.temperature,
         top_k=settings.top_k,
         top_p=settings.top_p,
