@@ -76,7 +76,7 @@ def write_run(folder: Path, events: list[Event], samples: list[Sample] | None = 
     return folder
 
 
-def made_run(folder: Path, steps: int = 120, **changes: Any) -> Path:
+def made_run(folder: Path, steps: int = 40, **changes: Any) -> Path:
     """A whole run with everything in it, hostile text included."""
     start = RunStart(
         config=CONFIG,

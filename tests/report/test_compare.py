@@ -8,8 +8,8 @@ from rich.console import Console
 from tests.report.made import EVIL, made_run, reading, step, write_run
 from tests.tolerances import EXACT
 
-from kleash.report import Row, compare, row, table
-from kleash.report.compare import groups, verdict
+from kleash.report import figures
+from kleash.report.compare import Row, compare, groups, row, table, verdict
 from kleash.report.log import load
 
 
@@ -46,7 +46,7 @@ def test_the_verdict_names_the_two_ends() -> None:
 
 def test_the_page_lays_the_runs_over_each_other(tmp_path: Path) -> None:
     runs = {"free": made_run(tmp_path / "a", target=None, beta=0.0), EVIL: made_run(tmp_path / "b")}
-    fluency = {"free": {0: 0.95, 119: 0.0}, EVIL: {0: 0.95, 119: 0.93}}
+    fluency = {"free": {0: 0.95, 39: 0.0}, EVIL: {0: 0.95, 39: 0.93}}
     html = compare(runs, tmp_path / "compare.html", curves={"Fluency": fluency}).read_text(encoding="utf-8")
     assert len(html.encode()) < 400_000
     assert "<h3>Fluency</h3>" in html.replace(" </h3>", "</h3>")
@@ -61,9 +61,10 @@ def test_a_run_keeps_its_colour_where_another_has_nothing(tmp_path: Path) -> Non
     assert [(colour, series.name) for colour, series in fluency.drawn()] == [(2, "b")]
 
 
-def test_a_shorter_run_is_drawn_on_the_same_steps(tmp_path: Path) -> None:
-    logs = {"long": load(made_run(tmp_path / "a", 1000)), "short": load(made_run(tmp_path / "b", 500))}
+def test_a_shorter_run_is_drawn_on_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "MOST_POINTS", 10)
+    logs = {"long": load(made_run(tmp_path / "a", 40)), "short": load(made_run(tmp_path / "b", 20))}
     score = groups(logs, {})[0][2][0]
     long, short = (series.y for series in score.series)
-    assert None not in long
-    assert None not in short[: len(short) // 2 - 1] and short[-1] is None
+    assert [value is not None for value in long] == [True] * 10
+    assert [value is not None for value in short] == [True] * 5 + [False] * 5

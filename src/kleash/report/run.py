@@ -33,7 +33,7 @@ def write_report(run_dir: Path) -> Path:
     )
 
 
-def charts(run_dir: Path) -> list[Path]:
+def write_charts(run_dir: Path) -> list[Path]:
     """Writes every chart of the report as an SVG file into `charts/` of the run directory, for papers and slides."""
     log, folder = load(run_dir), run_dir / "charts"
     folder.mkdir(exist_ok=True)
