@@ -11,6 +11,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from kleash.beta import PI, PID, Dual, PPORule, Ziegler
 from kleash.records import Controller, ControllerState, Reading, Target
@@ -105,7 +106,8 @@ def closed_loop(
 
 def smooth(values: Sequence[float], window: int) -> list[float]:
     """The mean over the last `window` values at each step (fewer at the start)."""
-    return [math.fsum(values[max(0, end - window) : end]) / min(window, end) for end in range(1, len(values) + 1)]
+    sums = [0.0, *accumulate(values)]
+    return [(sums[end] - sums[max(0, end - window)]) / min(window, end) for end in range(1, len(sums))]
 
 
 def settled_after(kl: Sequence[float], goal: float, band: tuple[float, float] = BAND) -> int | None:

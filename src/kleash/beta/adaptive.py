@@ -83,8 +83,9 @@ class Ziegler:
             return hold(state, held)
         gain = self._gain(reading.n_sequences)
         self._check_gain(gain)
-        state, error = saturate(state, error, self.error_clip)
-        return move(state, state.beta * ziegler_factor(error, gain), self.beta_min, self.beta_max)
+        error, saturated = saturate(state, error, self.error_clip)
+        beta = state.beta * ziegler_factor(error, gain)
+        return move(state, beta, self.beta_min, self.beta_max, saturated=saturated)
 
     def _gain(self, n_sequences: int) -> float:
         if self.form == "paper":

@@ -60,5 +60,6 @@ class Dual:
         error, held = steer(reading, target)
         if error is None:
             return hold(state, held)
-        state, error = saturate(state, error, self.error_clip)
-        return move(state, state.beta * math.exp(self.rate * error), self.beta_min, self.beta_max)
+        error, saturated = saturate(state, error, self.error_clip)
+        beta = state.beta * math.exp(self.rate * error)
+        return move(state, beta, self.beta_min, self.beta_max, saturated=saturated)

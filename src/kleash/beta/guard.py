@@ -124,14 +124,14 @@ def hold_reason(reading: Reading) -> str | None:
     return f"negative {side} noise: {reading.value:.3g} ± {reading.standard_error:.2g}"
 
 
-def saturate(state: ControllerState, error: float, limit: float) -> tuple[ControllerState, float]:
-    """The error brought to within ±limit, and the state that counted it if it was outside.
+def saturate(state: ControllerState, error: float, limit: float) -> tuple[float, int]:
+    """The error brought to within ±limit, and the state's count of errors that were outside.
 
     Source: Ziegler et al. 2019, arXiv 1909.08593, §2.2 (there ±0.2).
     Proved by: tests/beta/test_guard.py::test_both_limits_are_counted
     """
     limited = max(-limit, min(limit, error))
-    return replace(state, saturated=state.saturated + (limited != error)), limited
+    return limited, state.saturated + (limited != error)
 
 
 def hold(state: ControllerState, reason: str | None) -> ControllerState:
@@ -143,12 +143,14 @@ def hold(state: ControllerState, reason: str | None) -> ControllerState:
     return replace(state, step=state.step + 1, held=reason)
 
 
-def move(state: ControllerState, beta: float, beta_min: float, beta_max: float) -> ControllerState:
+def move(state: ControllerState, beta: float, beta_min: float, beta_max: float, **memory: Any) -> ControllerState:
     """The next state with this beta, brought to within the bounds and counted if it was outside.
+
+    `memory`: the other fields of the state that the law updates.
 
     Source: bounds of beta, docs/beta.md.
     Proved by: tests/beta/test_guard.py::test_both_limits_are_counted
     """
     bounded = min(max(beta, beta_min), beta_max)
     clipped = state.clipped + (bounded != beta)
-    return replace(state, beta=bounded, step=state.step + 1, clipped=clipped, held=None)
+    return replace(state, beta=bounded, step=state.step + 1, clipped=clipped, held=None, **memory)

@@ -6,7 +6,7 @@ and at 10, and beta cannot become negative; on beta itself one setting of the ga
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from kleash.beta.guard import (
@@ -90,15 +90,15 @@ def _update(
     error, held = steer(reading, target)
     if error is None:
         return hold(state, held)
-    state, error = saturate(state, error, law.error_clip)
+    error, saturated = saturate(state, error, law.error_clip)
     change = 0.0 if state.previous_error is None else error - state.previous_error
     transient = law.kp * error + kd * change
     integral = math.log(state.beta) - state.transient + law.ki * error
-    log_beta = min(integral + transient, math.log(law.beta_max) + 1)  # above the bound all the same; exp may overflow
-    moved = move(state, math.exp(log_beta), law.beta_min, law.beta_max)
-    # Keeping the whole transient although beta was cut at a bound takes the excess off the integral
+    log_beta = min(integral + transient, math.log(law.beta_max) + 1)  # past the bound all the same; exp may overflow
+    # Keeping the whole transient although beta is cut at a bound takes the excess off the integral
     # (back-calculation): the law leaves the bound as soon as the error shrinks, it has no winding to undo.
-    return replace(moved, transient=transient, previous_error=error)
+    memory = {"transient": transient, "previous_error": error, "saturated": saturated}
+    return move(state, math.exp(log_beta), law.beta_min, law.beta_max, **memory)
 
 
 def _check(law: PI | PID) -> None:
