@@ -1,6 +1,6 @@
 """Every law of beta in closed loop with simulated plants: the tables of docs/beta.md.
 
-    python -m benchmarks.controllers
+    python -m benchmarks.controllers        (two minutes; noisy rows are the slowest of ten seeds)
 
 Plant: at a fixed beta the KL goes to sigma²/(2 beta²) (a Gaussian reward of deviation sigma tilted by 1/beta), with a
 first-order lag of 30 steps: KL ← KL + (sigma²/(2 beta²) − KL)/30. Every run starts at the reference, KL = 0.
@@ -23,7 +23,7 @@ BETA_STAR = SIGMA / math.sqrt(2 * TARGET.value)
 #: First beta as a multiple of BETA_STAR.
 STARTS = (0.01, 0.1, 1.0, 10.0, 100.0)
 BAND = (0.9, 1.1)
-STEPS = 4000
+STEPS = 3000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ def band_of(law: Controller) -> tuple[float, float]:
 
 
 def seeds_of(plant: Plant) -> range:
-    return range(3 if plant.relative_noise or plant.absolute_noise else 1)
+    return range(10 if plant.relative_noise or plant.absolute_noise else 1)
 
 
 def settling(law: Controller, plant: Plant, start: float, steps: int = STEPS) -> int | None:
@@ -135,7 +135,7 @@ def settling(law: Controller, plant: Plant, start: float, steps: int = STEPS) ->
     return slowest(found)
 
 
-def recovery(law: Controller, plant: Plant, kick_at: int = 2000, steps: int = STEPS) -> int | None:
+def recovery(law: Controller, plant: Plant, kick_at: int = 500, steps: int = STEPS) -> int | None:
     """Steps from a tenfold jump of the true KL until it stays in the band again; the slowest seed."""
     found = []
     for seed in seeds_of(plant):
@@ -204,6 +204,27 @@ def errors_compared() -> list[tuple[str, list[object]]]:
     return rows
 
 
+def swing(plant: Plant, first_betas: int = 40) -> tuple[float, float, float]:
+    """The ×2 rule after 500 steps: the share of first betas that leave its band, lowest and highest KL/target.
+
+    The first betas span one rung, a factor two; the bounds are wide, for a bound would move the ladder.
+    """
+    law = PPORule(beta_min=1e-9, beta_max=1e9)
+    ends = []
+    for index in range(first_betas):
+        kl = closed_loop(law, plant, beta=2 ** (index / first_betas) * BETA_STAR, steps=STEPS).kl[500:]
+        ends.append((min(kl) / TARGET.value, max(kl) / TARGET.value))
+    out = sum(low < 1 / law.band or high > law.band for low, high in ends)
+    return out / first_betas, min(low for low, _ in ends), max(high for _, high in ends)
+
+
+def under_dead_time() -> Iterator[tuple[str, list[object]]]:
+    """What other gains do when the KL answers late."""
+    laws: dict[str, Controller] = {"PI": PI(), "PID, kd 1": PID(), "PID, kd 4": PID(kd=4.0), "Dual": Dual()}
+    for name, law in {**laws, "Dual, rate 0.1": Dual(rate=0.1)}.items():
+        yield name, [settling(law, Plant(delay=delay), start) for delay in (5, 10) for start in (0.01, 100.0)]
+
+
 def row(name: str, cells: Sequence[object]) -> str:
     return "| " + " | ".join([name, *("never" if cell is None else str(cell) for cell in cells)]) + " |"
 
@@ -240,6 +261,16 @@ def main() -> None:
         "PI by the relative and the logarithmic error: steps to settle, and KL/target held under 40 % noise",
         ["plain 0.01×", "plain 100×", "dead time 0.01×", "dead time 100×", "level held"],
         errors_compared(),
+    )
+    table(
+        "Other gains under dead time: steps to settle",
+        ["5 steps, 0.01×", "5 steps, 100×", "10 steps, 0.01×", "10 steps, 100×"],
+        under_dead_time(),
+    )
+    table(
+        "The ×2 rule from first betas all over one rung",
+        ["share that leaves the band", "lowest KL/target", "highest KL/target"],
+        ((name, [f"{value:.2f}" for value in swing(PLANTS[name])]) for name in ("plain", "dead time 5")),
     )
 
 

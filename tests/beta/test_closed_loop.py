@@ -6,6 +6,7 @@ The plants and what "settled" means are in benchmarks/controllers.py; the steps 
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from benchmarks.controllers import (
     closed_loop,
     settled_after,
     smooth,
+    swing,
     tenfold,
 )
 from tests.tolerances import LOOP
@@ -31,7 +33,7 @@ from kleash.records import Reading, Target
 SETTLES: dict[str, dict[str, int | None]] = {
     "PI": {"plain": 300, "20 % noise": 400, "±0.6 nats noise": 400, "dead time 5": 350},
     "PID": {"plain": 300, "20 % noise": 400, "±0.6 nats noise": 400, "dead time 5": 350},
-    "Dual": {"plain": 650, "20 % noise": 650, "±0.6 nats noise": 800, "dead time 5": 700},
+    "Dual": {"plain": 650, "20 % noise": 700, "±0.6 nats noise": 800, "dead time 5": 700},
     "Ziegler, paper": {"plain": 500, "20 % noise": 600, "±0.6 nats noise": 550, "dead time 5": 2500},
     "Ziegler, code": {"plain": 1050, "20 % noise": 1050, "±0.6 nats noise": 1700, "dead time 5": 1050},
     "PPO ×2": {"plain": 250, "20 % noise": 250, "±0.6 nats noise": 250, "dead time 5": None},
@@ -41,8 +43,8 @@ SETTLES: dict[str, dict[str, int | None]] = {
 RECOVERS: dict[str, dict[str, int | None]] = {
     "PI": {"plain": 175, "20 % noise": 250, "±0.6 nats noise": 250, "dead time 5": 200},
     "PID": {"plain": 175, "20 % noise": 250, "±0.6 nats noise": 250, "dead time 5": 200},
-    "Dual": {"plain": 400, "20 % noise": 450, "±0.6 nats noise": 450, "dead time 5": 400},
-    "Ziegler, paper": {"plain": 250, "20 % noise": 250, "±0.6 nats noise": 250, "dead time 5": None},
+    "Dual": {"plain": 400, "20 % noise": 500, "±0.6 nats noise": 500, "dead time 5": 400},
+    "Ziegler, paper": {"plain": 250, "20 % noise": 250, "±0.6 nats noise": 250, "dead time 5": 2250},
     "Ziegler, code": {"plain": 200, "20 % noise": 275, "±0.6 nats noise": 275, "dead time 5": 275},
     "PPO ×2": {"plain": 200, "20 % noise": 200, "±0.6 nats noise": 200, "dead time 5": None},
 }
@@ -157,17 +159,27 @@ def test_follows_a_target_that_changes(name: str) -> None:
         assert settled is not None and allowed is not None and settled <= allowed
 
 
-def test_ppo_rule_cycles_where_no_rung_lies_in_the_band() -> None:
-    """Its rungs are a factor 4 apart in KL, its band 2.25 wide: from this beta it circles a little past the band."""
-    kl = closed_loop(WIDE_PPO, PLANTS["plain"], beta=2**0.5 * BETA_STAR, steps=3000).kl[500:]
-    assert max(kl) > 1.5 * TARGET.value or min(kl) < TARGET.value / 1.5
-    assert 0.56 * TARGET.value < min(kl) and max(kl) < 1.77 * TARGET.value
+@pytest.mark.slow
+def test_ppo_rule_circles_where_no_rung_lies_in_its_band() -> None:
+    """Its rungs are a factor 4 apart in KL, its band 2.25 wide; docs/beta.md gives these limits of it."""
+    share, lowest, highest = swing(PLANTS["plain"], first_betas=20)
+    assert share >= 1 - math.log(2.25) / math.log(4)
+    assert 0.56 < lowest < 1 / 1.5 and 1.5 < highest < 1.77
+    late, _, wildest = swing(PLANTS["dead time 5"], first_betas=4)
+    assert late == 1 and wildest > 100
 
 
 def test_pi_holds_its_target_without_bias_under_noise() -> None:
     """The mean true KL over 3,000 steps of 20 % noise is the target to 1 %: an error of KL itself, not of its log."""
     kl = closed_loop(PI(), PLANTS["20 % noise"], beta=BETA_STAR, steps=4000).kl[1000:]
     assert abs(math.fsum(kl) / len(kl) / TARGET.value - 1) < 0.01
+
+
+def test_the_docs_promise_what_is_tested() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "beta.md").read_text()
+    for name in LAWS:
+        cells = [SETTLES[name][on] for on in PLANTS] + [RECOVERS[name][on] for on in PLANTS]
+        assert "| " + " | ".join([name, *("never" if cell is None else str(cell) for cell in cells)]) + " |" in page
 
 
 # ── the published laws, on a plant written here again ────────────────────────────────────────────────────────────────
