@@ -1,0 +1,131 @@
+"""The command line. Thin: every verb imports what it needs when it is called, so `--help` is quick.
+
+Exit codes: 0 good, 1 a gate or finding failed, 2 it could not be done, 64 the command line or config is wrong and
+nothing was started, 130 Ctrl-C.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import kleash
+from kleash.errors import KleashError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Fine-tune language models with reinforcement learning, on a leash: an exact, controlled and watched KL.",
+)
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Settings by name: kl.target='2 nats/sequence' train.steps=100")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+Seed = Annotated[int | None, typer.Option(help="Short for train.seed=N.")]
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="On an error, show the traceback.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"kleash {kleash.__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(help="The run, as TOML.")],
+    overrides: Overrides = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
+    loosen: Annotated[bool, typer.Option("--loosen", help="Allow a looser leash on resume.")] = False,
+    check_only: Annotated[bool, typer.Option("--check-only", help="Load and check everything, train nothing.")] = False,
+    seed: Seed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Improve a model on your reward, on a leash.
+
+    Loading a config runs the reward code it names: treat it as code.
+    """
+    from rich.console import Console
+
+    from kleash.training.api import start
+    from kleash.training.progress import Progress
+    from kleash.training.toml import load_config
+
+    given = [*(overrides or []), *([] if seed is None else [f"train.seed={seed}"])]
+    checked = load_config(config, given)
+    progress = Progress(Console(stderr=as_json))
+    try:
+        run = start(checked, resume=resume, loosen=loosen, check_only=check_only, progress=progress)
+    except KeyboardInterrupt:
+        again = " ".join([str(config), *given])
+        typer.echo(f"stopped by Ctrl-C; what was done is in {checked.out}. Go on: kleash train {again} --resume", err=True)
+        raise
+    if check_only:
+        _say(as_json, {"checked": checked.out}, "all checks passed; nothing was trained")
+        return
+    last = run.steps[-1]
+    kl = None if last.kl_ref is None else last.kl_ref.value
+    best = str(run.path / "best") if (run.path / "best").exists() else None
+    told = {"run": str(run.path), "best": best, "score": last.score, "kl_ref": kl, "beta": last.beta}
+    _say(
+        as_json,
+        told | {"report": str(run.path / "report.html")},
+        f"model   {best or run.checkpoints[-1].path}\nlogs    {run.path}/events.jsonl, samples.jsonl\n"
+        f"report  {run.path}/report.html",
+    )
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="A run's directory.")], as_json: AsJson = False) -> None:
+    """Write a run's report again, from its log."""
+    from kleash.report.run import write_report
+
+    path = write_report(run)
+    _say(as_json, {"report": str(path)}, f"wrote {path}")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("runs/demo"),
+    everything: Annotated[bool, typer.Option("--all", help="Also beta 0.01 and 0.5.")] = False,
+    steps: Annotated[int, typer.Option(help="Steps of each run.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of every run.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """The leash seen: the embedded tiny model trained without it, with it, and holding a KL target."""
+    from kleash.demo.run import run_demo
+
+    told = run_demo(out, everything=everything, steps=steps, seed=seed, quiet=as_json)
+    if as_json:
+        typer.echo(json.dumps(told))
+
+
+def _say(as_json: bool, told: dict[str, Any], text: str) -> None:
+    typer.echo(json.dumps(told) if as_json else text)
+
+
+def main() -> None:
+    """Entry point: errors become one sentence and an exit code."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    debug = "--debug" in sys.argv[1:]
+    try:
+        app(args=[a for a in sys.argv[1:] if a != "--debug"])
+    except KleashError as error:
+        if debug:
+            raise
+        typer.echo(f"kleash: {error}", err=True)
+        sys.exit(error.exit_code)
+    except SystemExit as done:  # 2 is how the parser says that the command line is wrong; the verbs never use it
+        sys.exit(64 if done.code == 2 else done.code)
+
+
+if __name__ == "__main__":
+    main()
