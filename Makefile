@@ -1,0 +1,65 @@
+# kleash: three commands first: make demo, make test, make check.
+# One thread a process: the targets run processes side by side, and threads that contend for cores are far slower.
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+BIN := $(VENV)/bin
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: help demo test check lint docs clean tiny tiny-report \
+	bench bench-estimators bench-fused bench-controllers bench-leash bench-demo bench-smollm2
+
+help:
+	@echo "make demo         the leash seen: the tiny model trained without it and with it"
+	@echo "make test         the whole test suite"
+	@echo "make check        lint, types, import direction and the fast tests"
+	@echo "make docs         write docs/metrics.md and docs/equations.md again"
+	@echo "make tiny         train the embedded tiny model again; make tiny-report judges it"
+	@echo "make bench-NAME   estimators fused controllers leash demo smollm2: the tables of docs/runs"
+
+$(VENV)/.run: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("kleash needs Python 3.11 or newer; name one: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/.run
+	$(BIN)/kleash demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(JOBS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+check: lint
+	$(BIN)/python -m pytest -n $(JOBS) -q -m "not slow and not network"
+
+docs: $(VENV)/.dev
+	$(BIN)/python tools/make_metrics_doc.py
+	$(BIN)/python tools/make_equations_doc.py
+
+tiny: $(VENV)/.dev
+	$(BIN)/python tools/build_tiny.py
+
+tiny-report: $(VENV)/.dev
+	$(BIN)/python tools/tiny_report.py
+
+bench: bench-estimators bench-controllers bench-fused
+
+bench-estimators bench-fused bench-controllers bench-leash bench-smollm2: bench-%: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.$*
+
+bench-demo: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.demo_seeds
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
