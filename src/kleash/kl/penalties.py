@@ -7,7 +7,7 @@ whose gradient is not what its name says is refused when the object is made, wit
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -40,6 +40,7 @@ class KLTerms(NamedTuple):
     to_go: Float[Tensor, "B T"] | None
 
 
+@runtime_checkable
 class Penalty(Protocol):
     """A frozen dataclass that turns a look at the tokens into its two KL terms."""
 
@@ -98,7 +99,7 @@ class Exact:
 
     @property
     def label(self) -> str:
-        return "the sequence's reverse KL(policy‖reference); exact per position, lowest variance"
+        return "the sequence's reverse KL(policy‖reference); exact at each position, seldom noisier than a sampled one"
 
     def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
         """Own term ρ_{<t} K_t, credit Σ_{n>t} K_n. Nats.
