@@ -1,11 +1,11 @@
 """Builds the embedded tiny model: the corpus, the tokenizer, the training, the files. Run `python tools/build_tiny.py`.
 
-Everything is seeded: on the same machine with the same versions and threads the same files come out, elsewhere a model that
-differs by rounding. The model is trained in fp32 and stored in bf16.
+Everything is seeded: on the same machine with the same versions and threads the same files come out, elsewhere a
+model that differs by rounding. The model is trained in fp32 and stored in bf16.
 """
 
 import argparse
-import math
+import json
 import random
 import time
 from pathlib import Path
@@ -18,30 +18,49 @@ from kleash.demo import grammar
 
 OUT = Path(__file__).parents[1] / "src/kleash/assets/tiny"
 SEED = 0
-NOTES = 51_200  # each is read once
+NOTES = 128_000  # each is read once
 VOCABULARY = 2048
 CONTEXT = 256
 BATCH = 64  # notes a step
 POOL = 32  # batches whose notes are sorted by length together, so that little is padded
-LEARNING_RATE = 4e-3
+MUON_RATE = 0.02  # for the layers' matrices
+ADAM_RATE = 1.2e-2  # for the embedding and the norms
 WARMUP = 40  # steps
-PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
+DECAY = 0.6  # the last share of the steps, in which the rates fall to nothing
+SPECIALS = PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
+PAD_ID, BOS_ID, EOS_ID = range(3)
+
+
+def byte_pairs(notes: list[str]) -> models.BPE:
+    """A byte-level BPE in which every word of the corpus is one token, and the room that is left goes to merges.
+
+    Merges alone need about 2.5 tokens of the vocabulary for each word that they spell whole.
+    """
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trained.train_from_iterator(
+        notes, trainers.BpeTrainer(vocab_size=VOCABULARY, initial_alphabet=alphabet, show_progress=False)
+    )
+    words = sorted({word for note in notes for word, _ in trained.pre_tokenizer.pre_tokenize_str(note)})
+    tokens = dict.fromkeys([*SPECIALS, *sorted(alphabet), *words])
+    merges: list[tuple[str, str]] = []
+    for left, right in json.loads(trained.to_str())["model"]["merges"]:
+        if len(tokens) == VOCABULARY:
+            break
+        merges.append((left, right))
+        tokens[left + right] = None
+    return models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges, ignore_merges=True)
 
 
 def build_tokenizer(notes: list[str]) -> PreTrainedTokenizerFast:
-    """A byte-level BPE over the corpus: any text round-trips; encoding puts the BOS first."""
-    tokenizer = Tokenizer(models.BPE())
+    """Any text round-trips; encoding puts the BOS first."""
+    tokenizer = Tokenizer(byte_pairs(notes))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=[PAD, BOS, EOS],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(notes, trainer)
+    tokenizer.add_special_tokens(list(SPECIALS))
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A", pair=f"{BOS} $A {BOS} $B", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
+        single=f"{BOS} $A", pair=f"{BOS} $A {BOS} $B", special_tokens=[(BOS, BOS_ID)]
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -53,9 +72,9 @@ def build_tokenizer(notes: list[str]) -> PreTrainedTokenizerFast:
     )
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+def build_model() -> LlamaForCausalLM:
     config = LlamaConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=VOCABULARY,
         hidden_size=128,
         intermediate_size=384,
         num_hidden_layers=4,
@@ -63,9 +82,9 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         num_key_value_heads=4,
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=PAD_ID,
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
     )
     torch.manual_seed(SEED)
     return LlamaForCausalLM(config)
@@ -83,24 +102,66 @@ def batches(rows: list[list[int]]) -> list[list[list[int]]]:
     return found
 
 
-def train(model: LlamaForCausalLM, rows: list[list[int]], pad: int) -> None:
-    """One pass over the rows: AdamW, warm-up, cosine to nothing."""
+class Muon:
+    """Momentum made orthogonal, for matrices: three times fewer steps than AdamW needs on this corpus.
+
+    Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024). torch's own runs
+    its iteration in bf16, which most CPUs do slowly; this one stays in fp32 and takes all matrices of a shape at
+    once.
+    """
+
+    def __init__(self, matrices: list[torch.nn.Parameter]) -> None:
+        by_shape: dict[torch.Size, list[torch.nn.Parameter]] = {}
+        for matrix in matrices:
+            by_shape.setdefault(matrix.shape, []).append(matrix)
+        self._groups = [(group, torch.zeros(len(group), *shape)) for shape, group in by_shape.items()]
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        for matrices, momentum in self._groups:
+            gradient = torch.stack([matrix.grad for matrix in matrices if matrix.grad is not None])
+            momentum.lerp_(gradient, 0.05)
+            update = orthogonal(gradient.lerp(momentum, 0.95))
+            rows, columns = matrices[0].shape
+            for matrix, change in zip(matrices, update, strict=True):
+                matrix.sub_(change, alpha=rate * max(1.0, rows / columns) ** 0.5)
+
+
+def orthogonal(x: torch.Tensor) -> torch.Tensor:
+    """The matrices [n, rows, columns] with their singular values brought near 1 (five Newton–Schulz steps)."""
+    tall = x.shape[1] > x.shape[2]
+    x = x.mT if tall else x
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(5):
+        square = x @ x.mT
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x.mT if tall else x
+
+
+def train(model: LlamaForCausalLM, rows: list[list[int]]) -> None:
+    """One pass over the rows: Muon and AdamW, warm-up, constant rates, linear decay."""
     steps = batches(rows)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.1)
+    inner = {name: p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name}
+    muon = Muon(list(inner.values()))
+    others = [p for name, p in model.named_parameters() if name not in inner]
+    adam = torch.optim.AdamW(others, lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0)
     model.train()
     for step, batch in enumerate(steps):
-        rate = min(1.0, (step + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * step / len(steps)))
-        optimizer.param_groups[0]["lr"] = LEARNING_RATE * rate
+        rate = min(1.0, (step + 1) / WARMUP, (len(steps) - step) / (DECAY * len(steps)))
+        adam.param_groups[0]["lr"] = ADAM_RATE * rate
         width = max(map(len, batch))
-        ids = torch.tensor([row + [pad] * (width - len(row)) for row in batch])
+        ids = torch.tensor([row + [PAD_ID] * (width - len(row)) for row in batch])
         logits = model(input_ids=ids[:, :-1]).logits  # the pads stand right: causal attention never sees them
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=pad)
-        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=PAD_ID)
+        model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        if step % 50 == 0 or step == len(steps) - 1:
-            print(f"step {step:4d}  loss {loss.item():.3f} nats/token  {time.process_time():.0f} CPU-seconds", flush=True)
+        muon.step(MUON_RATE * rate)
+        adam.step()
+        if step % 100 == 0 or step == len(steps) - 1:
+            print(
+                f"step {step:4d}  loss {loss.item():.3f} nats/token  {time.process_time():.0f} CPU-seconds", flush=True
+            )
 
 
 def main() -> None:
@@ -113,20 +174,19 @@ def main() -> None:
 
     notes = grammar.corpus(NOTES, SEED)
     tokenizer = build_tokenizer(notes)
-    model = build_model(tokenizer)
-    rows = [[*row, tokenizer.eos_token_id] for row in tokenizer(notes)["input_ids"]]
+    model = build_model()
+    rows = [[*row, EOS_ID] for row in tokenizer(notes)["input_ids"]]
     tokens = sum(map(len, rows))
     print(f"{len(notes)} notes, {tokens} tokens, {tokens / len(notes):.1f} a note; {model.num_parameters()} parameters")
-    train(model, rows, tokenizer.pad_token_id)
+    train(model, rows)
 
-    model.eval().to(torch.bfloat16)
-    model.generation_config = GenerationConfig(
-        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
-    )
+    torch.nn.Module.to(model.eval(), torch.bfloat16)
+    model.generation_config = GenerationConfig(bos_token_id=BOS_ID, eos_token_id=EOS_ID, pad_token_id=PAD_ID)
     model.save_pretrained(arguments.out)
     tokenizer.save_pretrained(arguments.out)
     size = sum(path.stat().st_size for path in arguments.out.iterdir())
-    print(f"{size / 1e6:.2f} MB in {arguments.out}; {time.process_time():.0f} CPU-seconds, {time.perf_counter() - started:.0f} s")
+    seconds = f"{time.process_time():.0f} CPU-seconds, {time.perf_counter() - started:.0f} s"
+    print(f"{size / 1e6:.2f} MB in {arguments.out}; {seconds}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Judges the embedded tiny model: 2,000 samples at temperature 1, one table, exit code 1 if a criterion is missed.
 
-Run `python tools/tiny_report.py` (about a minute). The criteria are judged on whole notes sampled from the BOS token alone,
-fluency and sentiment also on completions of the grammar's prompts, which is how training meets the model.
+Run `python tools/tiny_report.py` (half a minute). The criteria are judged on whole notes sampled from the BOS token
+alone, fluency and sentiment also on completions of the grammar's prompts, which is how training meets the model.
 """
 
 import argparse
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from build_tiny import NOTES, OUT, SEED
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
 
+from build_tiny import NOTES, OUT, SEED
 from kleash.demo import grammar
 
 SAMPLES = 2_000
@@ -83,7 +83,13 @@ def criteria(notes: list[str], corpus: list[str]) -> list[tuple[str, float, str,
         ("distinct samples", len(set(notes)) / len(notes), "≥", 0.95, at_least),
         ("sentences not in the training corpus", sum(s not in known for s in said) / len(said), "≥", 0.5, at_least),
         ("samples that parse", sum(map(grammar.parses, notes)) / len(notes), "≥", 0.9, at_least),
-        ("word-shuffled samples that parse", sum(grammar.parses(shuffled(n, rng)) for n in notes) / len(notes), "<", 0.05, below),
+        (
+            "word-shuffled samples that parse",
+            sum(grammar.parses(shuffled(n, rng)) for n in notes) / len(notes),
+            "<",
+            0.05,
+            below,
+        ),
         ("commonest three-word opening, samples", openings(notes), "≤", 0.05, at_most),
         ("commonest three-word opening, prompts", openings(grammar.PROMPTS), "≤", 0.05, at_most),
     ]
@@ -100,7 +106,10 @@ def describe(completions: list[Sample], groups: int) -> list[tuple[str, str]]:
         ("VADER compound, mean", f"{statistics.mean(sentiment):.3f}"),
         ("VADER compound, std within a prompt", f"{statistics.mean(spread):.3f}"),
         ("completion length, tokens", f"{statistics.mean(s.tokens for s in completions):.1f}"),
-        (f"completions cut off at {COMPLETION_TOKENS} tokens", f"{sum(not s.ended for s in completions) / len(completions):.1%}"),
+        (
+            f"completions cut off at {COMPLETION_TOKENS} tokens",
+            f"{sum(not s.ended for s in completions) / len(completions):.1%}",
+        ),
     ]
 
 
@@ -119,7 +128,7 @@ def main() -> None:
     corpus = grammar.corpus(NOTES, SEED)
     size = sum(path.stat().st_size for path in arguments.model.iterdir())
     words = len(grammar.recogniser().vocabulary)
-    print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens, {size / 1e6:.2f} MB, {words} words in the grammar")
+    print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens, {size / 1e6:.2f} MB, {words} words")
 
     print(f"\n| {SAMPLES:,} notes from BOS, temperature 1 | value | bound | |\n|---|---|---|---|")
     judged = criteria([s.text for s in notes], corpus)

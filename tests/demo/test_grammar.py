@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ ASSETS = Path(str(files("kleash") / "assets" / "tiny"))
 
 GOOD = [
     "The film last night was great.",
+    "The jokes were superb but the acting was witty.",  # the judge does not ask for one mood
     "My first phone was wonderful and fast. I loved every minute!",
     "We visited the bistro and the soup was superb.",
     "It was an original comedy with witty jokes.",
@@ -150,7 +152,7 @@ def test_the_tokenizer_round_trips_text(tokenizer):
 
 
 def test_the_model_is_small_and_speaks_the_grammar(tokenizer):
-    model = AutoModelForCausalLM.from_pretrained(ASSETS, dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(ASSETS, dtype=torch.float32).eval()
     assert 1_000_000 <= model.num_parameters() <= 2_500_000
     assert model.config.vocab_size == len(tokenizer)
     assert sum(path.stat().st_size for path in ASSETS.iterdir()) < 6_000_000

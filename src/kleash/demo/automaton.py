@@ -1,6 +1,6 @@
-"""A recogniser for a tree of `kleash.demo.patterns`: the position automaton, made deterministic as far as it is used."""
+"""A recogniser for a tree of `kleash.demo.patterns`: the position automaton, made deterministic as it is used."""
 
-from kleash.demo.patterns import HINGE, Choice, Node, Sequence, Words
+from kleash.demo.patterns import HINGE, Node, Sequence, Words
 
 State = frozenset[int]
 END = 0  # the position that stands for "the sentence may stop here"
@@ -9,8 +9,8 @@ END = 0  # the position that stands for "the sentence may stop here"
 class Automaton:
     """Recognises the sentences of a tree, and their beginnings.
 
-    Every `Words` node of the tree, for each thing that can follow it, is a position: the words it takes and the positions
-    after it. A state is the set of positions that could come next.
+    Every `Words` node of the tree, for each thing that can follow it, is a position: the words it takes and the
+    positions after it. A state is the set of positions that could come next.
     """
 
     def __init__(self, node: Node) -> None:

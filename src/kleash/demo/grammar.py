@@ -1,8 +1,9 @@
 """The grammar of the tiny model's corpus: it writes the notes, and it judges fluency.
 
-A note is one to three sentences about one thing, in one mood: it praises, complains or merely reports. The judge is a
-recogniser for the same grammar, word by word: agreement, articles, word order, capitals and spacing, and words that belong
-to one topic. It knows nothing of any model's likelihood, so a KL measured against a model cannot judge itself through it.
+A note is one to three sentences about one thing, in one mood: it praises, complains or merely reports. The
+judge is a recogniser for the same grammar, word by word: agreement, articles, word order, capitals and spacing,
+and words that belong to one topic. Mood is not its business: it takes a sentence whose moods are mixed. It
+knows nothing of any model's likelihood, so a KL measured against a model cannot judge itself through it.
 
 `fluency` costs well under a millisecond a text once the automaton stands (a fraction of a second, at the first call).
 """
@@ -13,18 +14,20 @@ from functools import cache
 
 from kleash.demo.automaton import Automaton
 from kleash.demo.more_topics import MORE_TOPICS
-from kleash.demo.patterns import HINGE, Choice, Node, read, spell
+from kleash.demo.patterns import HINGE, Choice, Node, choose, read, spell
 from kleash.demo.rules import PHRASES
 from kleash.demo.topics import TOPICS
 from kleash.errors import UsageError
 
 ALL_TOPICS = TOPICS | MORE_TOPICS
 MOODS = {"+": 0.45, "-": 0.28, "=": 0.27}  # share of notes that praise, complain, merely report
-LENGTHS = {1: 0.3, 2: 0.5, 3: 0.2}  # share of notes with so many sentences
+LENGTHS = {1: 0.25, 2: 0.5, 3: 0.25}  # share of notes with so many sentences
 MAX_SENTENCES = max(LENGTHS)
-MAX_WORDS = 30  # of a note, punctuation included
+MAX_WORDS = 32  # of a note, punctuation included
 
-_OPPOSITE = {"+": "-", "-": "+", "=": "="}
+ANY = "*"  # all moods at once, word by word: the judge's
+
+_OPPOSITE = {"+": "-", "-": "+", "=": "=", ANY: ANY}
 _SENTENCE = re.compile(r"[^.!?]*[.!?]|[^.!?]+$")
 _WORD = re.compile(r"[^\s,.!?]+|[,.!?]")
 
@@ -36,17 +39,19 @@ def phrase(name: str, topic: str, mood: str) -> Node:
         name, mood = name[:-1], name[-1]
     elif name[-1] == "!":
         name, mood = name[:-1], _OPPOSITE[mood]
+    marked = [name + mark for mark in (MOODS if mood == ANY else mood)]
     for lexicon in (ALL_TOPICS[topic], PHRASES):
-        for key in (name + mood, name):
-            if key in lexicon:
-                return read(lexicon[key], lambda inner: phrase(inner, topic, mood))
+        for keys in (marked, [name]):
+            patterns = [lexicon[key] for key in keys if key in lexicon]
+            if patterns:
+                return choose([read(pattern, lambda inner: phrase(inner, topic, mood)) for pattern in patterns])
     raise KeyError(f"the grammar has no phrase {name!r} (topic {topic}, mood {mood})")
 
 
 @cache
-def recogniser(moods: str = "".join(MOODS)) -> Automaton:
-    """The recogniser of every sentence that a note in one of these moods may have."""
-    kinds = [phrase(name, topic, mood) for name in ("open", "follow") for topic in ALL_TOPICS for mood in moods]
+def recogniser(mood: str = ANY) -> Automaton:
+    """The recogniser of every sentence that a note in this mood may have."""
+    kinds = [phrase(name, topic, mood) for name in ("open", "follow") for topic in ALL_TOPICS]
     return Automaton(Choice(tuple(kinds), (1.0,) * len(kinds)))
 
 
@@ -64,9 +69,9 @@ def corpus(count: int, seed: int) -> list[str]:
 def fluency(texts: list[str]) -> float:
     """The mean over the texts of the share of their sentences that the grammar can say, 0 to 1.
 
-    A last sentence without its end mark counts as cut off: it must be the beginning of some sentence, and its last word the
-    beginning of a word. Sentences beyond a note's third, and sentences said before in the same text, do not count as fluent
-    (a note has neither). An empty text has fluency 0.
+    A last sentence without its end mark counts as cut off: it must be the beginning of some sentence, and its
+    last word the beginning of a word. Sentences beyond a note's third, and sentences said before in the same
+    text, do not count as fluent (a note has neither). An empty text has fluency 0.
 
     Raises:
         UsageError: no texts.

@@ -1,11 +1,11 @@
 """The notation in which the demo's grammar is written, and the tree it is read into.
 
-    words           themselves, as they stand inside a sentence; punctuation stands apart
-    ( x | y )  [x]  one of them; x or nothing
-    <x>  <x!>       the phrase named x; the same with the opposite mood
-    <x+> <x-> <x=>  the phrase in the mood named
-    <a x>           "a" or "an", as the first letter asks, and then the phrase
-    ~               nothing: where a prompt may be cut
+words           themselves, as they stand inside a sentence; punctuation stands apart
+( x | y )  [x]  one of them; x or nothing
+<x>  <x!>       the phrase named x; the same with the opposite mood
+<x+> <x-> <x=>  the phrase in the mood named
+<a x>           "a" or "an", as the first letter asks, and then the phrase
+~               nothing: where a prompt may be cut
 """
 
 import random
