@@ -96,9 +96,8 @@ def main(name: str = "kleash:tiny", steps: int = 60) -> None:
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
         optimizer.step()
         if step % 5 == 0 or step == steps - 1:
-            error = 0.0 if reading.standard_error is None else reading.standard_error
             print(
-                f"step {step:3d}  KL {reading.value:5.2f} ± {error:.2f} {reading.unit} (target {TARGET})  "
+                f"step {step:3d}  KL {reading.value:5.2f} ± {reading.standard_error:.2f} {reading.unit} (target {TARGET})  "
                 f"reward {score.mean():+.3f}  beta {state.beta:.4f}  {texts[0][:40]!r}"
             )
         state = controller.update(state, reading, TARGET)
