@@ -10,11 +10,17 @@ from torch import Tensor
 from kleash.tensors import Head
 
 
+def _even(total: int, most: int) -> int:
+    """The size of a piece when `total` is cut into the fewest pieces of at most `most`, as equal as can be."""
+    return math.ceil(total / math.ceil(total / most)) if total else 1
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
     """A plane of `tokens` × `vocab`, cut into tiles of at most `elements`.
 
-    Tiles are as square as the plane allows: a matrix product then reads its operands the fewest times.
+    Tiles are as square as the plane allows, so that a matrix product reads its operands the fewest times, and of one
+    size but for the last, since a sliver is slow.
     """
 
     tokens: int
@@ -23,8 +29,8 @@ class Grid:
 
     @property
     def tile(self) -> tuple[int, int]:
-        rows = max(1, min(self.tokens, math.isqrt(self.elements)))
-        return rows, max(1, min(self.vocab, self.elements // rows))
+        rows = _even(self.tokens, math.isqrt(self.elements))
+        return rows, _even(self.vocab, self.elements // rows)
 
     def rows(self) -> Iterator[slice]:
         step = self.tile[0]
