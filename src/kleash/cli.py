@@ -6,6 +6,7 @@ nothing was started, 130 Ctrl-C.
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -65,8 +66,7 @@ def train(
     try:
         run = start(checked, resume=resume, loosen=loosen, check_only=check_only, progress=progress)
     except KeyboardInterrupt:
-        again = " ".join([str(config), *given])
-        typer.echo(f"stopped by Ctrl-C; what was done is in {checked.out}. Go on: kleash train {again} --resume", err=True)
+        typer.echo(_stopped(checked.out, shlex.join([str(config), *given])), err=True)
         raise
     if check_only:
         _say(as_json, {"checked": checked.out}, "all checks passed; nothing was trained")
@@ -106,6 +106,12 @@ def demo(
     told = run_demo(out, everything=everything, steps=steps, seed=seed, quiet=as_json)
     if as_json:
         typer.echo(json.dumps(told))
+
+
+def _stopped(out: str, again: str) -> str:
+    if not (Path(out) / "events.jsonl").exists():
+        return f"stopped by Ctrl-C before the first step. Start again: kleash train {again}"
+    return f"stopped by Ctrl-C; what was done is in {out}. Go on: kleash train {again} --resume"
 
 
 def _say(as_json: bool, told: dict[str, Any], text: str) -> None:

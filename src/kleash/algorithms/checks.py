@@ -18,7 +18,7 @@ def check_group_relative(
         )
     if epochs < 1 or minibatches < 1:
         raise UsageError(f"algorithm.epochs = {epochs} and minibatches = {minibatches} must be at least 1")
-    if isinstance(clip, float) and not 0 < clip < 1:
+    if not (clip == "none" or 0 < float(clip) < 1):
         raise UsageError(f'algorithm.clip = {clip} must lie between 0 and 1 (0.2 is usual; "none" for no clip)')
     if prefix_cap < 1:
         raise UsageError(f"algorithm.prefix_cap = {prefix_cap} must be at least 1, the ratio of an unmoved policy")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from kleash.errors import RunError, UsageError
+from kleash.models.quiet import without_bars
 
 INDEX = "model.safetensors.index.json"
 
@@ -27,15 +28,16 @@ def read_model(directory: Path, dtype: torch.dtype, trust_remote_code: bool) -> 
     # sdpa has no soft-cap inside attention (Gemma 2)
     attention = "eager" if getattr(config, "attn_logit_softcapping", None) else None
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            directory,
-            config=config,
-            dtype=dtype,
-            use_safetensors=True,
-            trust_remote_code=trust_remote_code,
-            attn_implementation=attention,
-            output_loading_info=True,
-        )
+        with without_bars():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                directory,
+                config=config,
+                dtype=dtype,
+                use_safetensors=True,
+                trust_remote_code=trust_remote_code,
+                attn_implementation=attention,
+                output_loading_info=True,
+            )
     except (OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RunError(f"the model in {directory} could not be loaded: {reason}") from None

@@ -13,6 +13,7 @@ from kleash.kl.fused import fused
 from kleash.models.adapters import POLICY_ADAPTER, is_adapted
 from kleash.models.heads import Recipe, head_of
 from kleash.models.paths import PATHS, PathName
+from kleash.models.quiet import without_bars
 from kleash.tensors import Head, Look, ReferenceStates, Rollout
 
 
@@ -109,12 +110,13 @@ class Policy(nn.Module):
 
     def save(self, directory: Path, tokenizer: Any) -> None:
         """Writes what is trained in Hugging Face format: the model, or the policy's own adapter alone."""
-        if is_adapted(self.model):
-            # without the flag peft asks the hub whether the base's embeddings have grown
-            self.model.save_pretrained(directory, selected_adapters=[POLICY_ADAPTER], save_embedding_layers=False)
-        else:
-            self.model.save_pretrained(directory)
-        tokenizer.save_pretrained(directory)
+        with without_bars():
+            if is_adapted(self.model):
+                # without the flag peft asks the hub whether the base's embeddings have grown
+                self.model.save_pretrained(directory, selected_adapters=[POLICY_ADAPTER], save_embedding_layers=False)
+            else:
+                self.model.save_pretrained(directory)
+            tokenizer.save_pretrained(directory)
 
 
 def _spread(values: Float[Tensor, " M"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:

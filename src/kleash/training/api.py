@@ -16,10 +16,10 @@ from kleash.runlog.jsonl import Writer, read
 from kleash.runlog.schema import Resume, RunStart, current, last_of_each_step
 from kleash.training import checkpoint
 from kleash.training.best import Best, smoothed_score
-from kleash.training.config import Config
+from kleash.training.config import Config, resolved
 from kleash.training.data import Prompts, as_prompts, read_prompts
 from kleash.training.describe import describe
-from kleash.training.loosening import loosened
+from kleash.training.loosening import continued, loosened
 from kleash.training.online import Job, Progressing, Sinks
 from kleash.training.online import train as loop
 from kleash.training.preflight import preflight
@@ -70,8 +70,9 @@ def train(
     if kl_target is not None:
         tree["kl"] = {"target": kl_target}
     config = parse_config(with_settings(tree, settings or {}))
-    rows = read_prompts(prompts, config.data.column) if isinstance(prompts, str | Path) else None
-    return start(config, prompts=rows or as_prompts(prompts, config.data.column), rewards=rewards, resume=resume)
+    column = config.data.column
+    rows = read_prompts(prompts, column) if isinstance(prompts, str | Path) else as_prompts(prompts, column)
+    return start(config, prompts=rows, rewards=rewards, resume=resume)
 
 
 def start(
@@ -98,7 +99,10 @@ def start(
         _check_leash(log, config, loosen)
     if prompts is None:
         prompts = read_prompts(config.data.prompts, config.data.column)
-    run.path.mkdir(parents=True, exist_ok=True)
+    try:
+        run.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"out = {config.out!r} cannot be a run's directory: {error.strerror}") from None
     job = build_job(config, prompts, config.rewards if rewards is None else rewards)
     progress = progress or Progress()
     for line in [*describe(job), *preflight(job).lines()]:
@@ -116,7 +120,7 @@ def start(
 def _check_out(run: Run, log: Path, resume: bool) -> None:
     if log.exists() and not resume:
         raise UsageError(
-            f"{run.path} already holds a run; go on with it with --resume (in Python: resume=True), or choose another out"
+            f"{run.path} already holds a run; go on with --resume (in Python: resume=True), or choose another out"
         )
     if resume and not log.exists():
         raise UsageError(f"there is no run in {run.path} to resume")
@@ -132,14 +136,19 @@ def _check_leash(log: Path, config: Config, loosen: bool) -> None:
 def _begun(job: Job, sinks: Sinks) -> Progressing:
     sinks.events.write(
         RunStart(
-            config=dump_config(job.config),
+            config=_resolved(job),
             started=_now(),
             versions=versions(),
             fingerprints={"reference": job.reference.fingerprint},
             argv=sys.argv,
         )
     )
+    checkpoint.seed_random(job.config.train.seed)
     return Progressing(step=0, controller=job.controller.init(job.config.kl.first_beta))
+
+
+def _resolved(job: Job) -> dict[str, Any]:
+    return dump_config(resolved(job.config, learning_rate=job.learning_rate))
 
 
 def _resumed(job: Job, log: Path, sinks: Sinks) -> Progressing:
@@ -152,14 +161,18 @@ def _resumed(job: Job, log: Path, sinks: Sinks) -> Progressing:
             "else from here on. Restore it, or start a new run"
         )
     path, passed_over = checkpoint.newest(job.checkpoints)
+    step, controller = 0, job.controller.init(job.config.kl.first_beta)
+    if path is None:
+        checkpoint.seed_random(job.config.train.seed)
+    else:
+        restored = checkpoint.restore(path, job.config.model, job.loaded.policy, job.optimizer)
+        step, controller = restored.step, continued(job.config.kl, restored.leash, restored.controller)
+    for writer in (sinks.events, sinks.samples):
+        writer.write(Resume(step=step, started=_now()))
     for sentence in passed_over:
         sinks.notice("checkpoint_passed_over", sentence)
-    step, controller = 0, job.controller.init(job.config.kl.first_beta)
-    if path is not None:
-        step, controller = checkpoint.restore(path, job.config.model, job.loaded.policy, job.optimizer)
-    for sentence in _changes(started.config, dump_config(job.config)):
+    for sentence in _changes(started.config, _resolved(job)):
         sinks.notice("config_changed", sentence, step)
-    sinks.events.write(Resume(step=step, started=_now()))
     sinks.say(f"resuming at step {step}" + ("" if path is None else f" from {path}"))
     history = [record for record in last_of_each_step(read(log)) if record.step < step]
     return Progressing(step=step, controller=controller, saved=step, history=history, best=_best(job, history))

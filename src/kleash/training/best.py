@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kleash.errors import RunError
 from kleash.records import Reading, Step, Target
 
 #: Smoothing of the score: an exponential mean over about so many steps.
@@ -21,14 +22,21 @@ class Best:
     path: str | None = None
 
     def consider(self, run_dir: Path, checkpoint: Path, history: Sequence[Step]) -> "Best":
-        """The better of this and a new checkpoint; run_dir/best is made to point at it, atomically."""
+        """The better of this and a new checkpoint; run_dir/best is made to point at it, atomically.
+
+        Raises:
+            RunError: the link cannot be made.
+        """
         score = smoothed_score(history)
         if score is None or not within_leash(history[-1]) or (self.score is not None and score <= self.score):
             return self
         link, draft = run_dir / "best", run_dir / ".best.part"
-        draft.unlink(missing_ok=True)
-        draft.symlink_to(checkpoint.relative_to(run_dir), target_is_directory=True)
-        os.replace(draft, link)
+        try:
+            draft.unlink(missing_ok=True)
+            draft.symlink_to(checkpoint.relative_to(run_dir), target_is_directory=True)
+            os.replace(draft, link)
+        except OSError as error:
+            raise RunError(f"{link} cannot be made to point at {checkpoint.name}: {error.strerror}") from error
         return Best(score, checkpoint.name)
 
 

@@ -21,19 +21,35 @@ from kleash.models.load import load
 from kleash.models.policy import Policy
 from kleash.models.spec import ModelSpec
 from kleash.records import ControllerState
+from kleash.training.config import KLSpec
+from kleash.training.loosening import leash
 
 OPTIMIZER, RANDOM, STATE = "optimizer.safetensors", "random.safetensors", "kleash.json"
 
 
 class Restored(NamedTuple):
-    """What a checkpoint says besides weights: steps done, the controller's state."""
+    """What a checkpoint says besides weights: steps done, the controller's state, and the leash it was started with."""
 
     step: int
     controller: ControllerState
+    leash: dict[str, Any]
+
+
+def seed_random(seed: int) -> None:
+    """Seeds Python's, numpy's and torch's global generators, which a reward may use: a run can then be repeated."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
 
 
 def save(
-    root: Path, step: int, policy: Policy, tokenizer: Any, optimizer: torch.optim.Optimizer, controller: ControllerState
+    root: Path,
+    step: int,
+    policy: Policy,
+    tokenizer: Any,
+    optimizer: torch.optim.Optimizer,
+    controller: ControllerState,
+    kl: KLSpec,
 ) -> Path:
     """Writes root/step-000100 whole or not at all.
 
@@ -42,7 +58,8 @@ def save(
     """
     final, draft = root / f"step-{step:06d}", root / f".step-{step:06d}.part"
     try:
-        shutil.rmtree(draft, ignore_errors=True)
+        for left in root.glob(".step-*.part"):  # by a process that was killed here
+            shutil.rmtree(left, ignore_errors=True)
         draft.mkdir(parents=True)
         policy.save(draft, tokenizer)
         save_file(_optimizer_tensors(policy, optimizer), draft / OPTIMIZER)
@@ -50,12 +67,14 @@ def save(
         state = {
             "step": step,
             "controller": asdict(controller),
+            "leash": leash(kl),
             "python_random": random.getstate(),
-            "files": {f.name: f.stat().st_size for f in sorted(draft.iterdir())},
+            "numpy_random": _numpy_state(),
+            "files": {f.relative_to(draft).as_posix(): f.stat().st_size for f in _files(draft)},
         }
         (draft / STATE).write_text(json.dumps(state))
-        for file in [*draft.iterdir(), draft]:
-            _flush(file)
+        for path in [*draft.rglob("*"), draft]:
+            _flush(path)
         shutil.rmtree(final, ignore_errors=True)  # a void one, from before a resume
         os.rename(draft, final)
         _flush(root)
@@ -73,7 +92,7 @@ def save(
 def newest(root: Path) -> tuple[Path | None, list[str]]:
     """The newest complete checkpoint, and a sentence for each newer one that is not."""
     said: list[str] = []
-    for path in sorted(root.glob("step-*"), reverse=True):
+    for path in sorted(root.glob("step-" + "[0-9]" * 6 + "*"), reverse=True):
         fault = _fault(path)
         if fault is None:
             return path, said
@@ -102,10 +121,10 @@ def restore(path: Path, spec: ModelSpec, policy: Policy, optimizer: torch.optim.
     torch.set_rng_state(tensors["torch"])
     if "cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["cuda"])
-    np.random.set_state(("MT19937", tensors["numpy"].numpy(), int(tensors["numpy_position"]), 0, 0.0))
+    np.random.set_state(tuple(state["numpy_random"]))
     version, internal, gauss = state["python_random"]
     random.setstate((version, tuple(internal), gauss))
-    return Restored(state["step"], ControllerState(**state["controller"]))
+    return Restored(state["step"], ControllerState(**state["controller"]), state["leash"])
 
 
 def _fault(path: Path) -> str | None:
@@ -115,8 +134,10 @@ def _fault(path: Path) -> str | None:
             found = (path / name).stat().st_size
             if found != size:
                 return f"{name} has {found} of {size} bytes"
-    except (OSError, ValueError, KeyError) as error:
-        return f"{error}"
+    except OSError as error:
+        return f"{Path(error.filename or STATE).name}: {error.strerror}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{STATE} is cut short or damaged"
     return None
 
 
@@ -143,15 +164,20 @@ def _restore_optimizer(policy: Policy, optimizer: torch.optim.Optimizer, tensors
 
 
 def _random_tensors() -> dict[str, torch.Tensor]:
-    state: Any = np.random.get_state()
-    tensors = {
-        "torch": torch.get_rng_state(),
-        "numpy": torch.from_numpy(state[1].copy()),
-        "numpy_position": torch.tensor(state[2]),
-    }
+    tensors = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         tensors["cuda"] = torch.cuda.get_rng_state()
     return tensors
+
+
+def _numpy_state() -> list[Any]:
+    state: Any = np.random.get_state()
+    name, keys, position, has_gauss, gauss = state
+    return [name, keys.tolist(), int(position), int(has_gauss), float(gauss)]
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
 def _flush(path: Path) -> None:

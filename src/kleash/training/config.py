@@ -3,7 +3,7 @@
 A component's dataclass *is* its config: field = TOML key. Reading and checking text is `training/toml.py`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
@@ -184,8 +184,13 @@ class TrainSpec:
             raise UsageError(f"train.learning_rate = {self.learning_rate} must be above 0")
         if self.max_grad_norm <= 0:
             raise UsageError(f"train.max_grad_norm = {self.max_grad_norm} must be above 0")
-        if self.warmup_updates < 0:
-            raise UsageError(f"train.warmup_updates = {self.warmup_updates} must be at least 0")
+        for name in ("warmup_updates", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"train.{name} = {getattr(self, name)} must be at least 0")
+        if not all(0 <= b < 1 for b in self.adam_betas):
+            raise UsageError(f"train.adam_betas = {list(self.adam_betas)} must each be at least 0 and below 1")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"train.seed = {self.seed} must be at least 0 and below 2^63")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,3 +215,14 @@ class Config:
                 f"algorithm.minibatches = {self.algorithm.minibatches} exceeds train.prompts_per_step = "
                 f"{self.train.prompts_per_step}; a minibatch is made of whole prompt groups"
             )
+
+
+def resolved(config: Config, *, learning_rate: float) -> Config:
+    """The same config with what was left to kleash written out: target, law, first beta, learning rate."""
+    kl = config.kl
+    target = kl.schedule[0].target if kl.target is None and kl.schedule else kl.target
+    return replace(
+        config,
+        kl=replace(kl, target=target, beta=kl.first_beta, controller=kl.law),
+        train=replace(config.train, learning_rate=learning_rate),
+    )

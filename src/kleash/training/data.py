@@ -35,19 +35,22 @@ def read_prompts(path: str | Path, column: str = "prompt") -> Prompts:
     if path.suffix not in (".jsonl", ".txt"):
         raise UsageError(f"prompts are read from .jsonl (one object a line) or .txt (one prompt a line), not {path}")
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        # Only at \n: JSON and text may hold other line separators (U+2028) inside a prompt.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
         raise UsageError(f"there is no prompt file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the prompt file {path} cannot be read: {error}") from None
     if path.suffix == ".txt":
-        return as_prompts(lines, column)
+        return as_prompts([line for line in lines if line.strip()], column)
     rows: list[Any] = []
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError as error:
-            raise UsageError(f"{path}, entry {number}: not JSON ({error})") from None
+            raise UsageError(f"{path}, line {number}: not JSON ({error})") from None
     return as_prompts(rows, column)
 
 

@@ -84,14 +84,18 @@ def learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, update
         clipped, truncations = clipped + done.clipped, truncations + done.truncations
         seen_tokens += int(minibatch.mask.sum())
     assert done is not None
-    last_look = _joined(done.looks, minibatch.rollout)
+    if look is None:
+        look, kl_old = _joined(done.looks, batch.rollout), None
+    else:
+        assert minibatch.old is not None
+        kl_old = step_size(minibatch.old, _joined(done.looks, minibatch.rollout).logprobs, minibatch.rollout)
     return Learned(
-        look=last_look if look is None else look,
+        look=look,
         loss=sum(losses) / len(losses),
         grad_norm=max(norms),
         clip_fraction=clipped / max(seen_tokens, 1),
         truncations=truncations,
-        kl_old=None if minibatch.old is None else step_size(minibatch.old, last_look.logprobs, minibatch.rollout),
+        kl_old=kl_old,
     )
 
 
@@ -123,7 +127,8 @@ def _differentiate(
             continue
         term = update.algorithm.loss(look, part, totals, update.penalty, beta)
         term.value.backward()
-        loss, clipped, truncations = loss + float(term.value), clipped + term.clipped, truncations + term.truncations
+        loss = loss + float(term.value.detach())
+        clipped, truncations = clipped + term.clipped, truncations + term.truncations
     return _Pass(looks, loss, clipped, truncations)
 
 

@@ -9,19 +9,19 @@ No stage reaches behind itself. Beta is read in one line, in `_take_step`.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from kleash.errors import RunError
 from kleash.models.counting import TokenCounter
 from kleash.models.load import Loaded
 from kleash.models.prompts import decode, encode
 from kleash.models.reference import Reference
 from kleash.models.sampling import Sampling, sample
-from kleash.models.stopping import Ends
 from kleash.records import Controller, ControllerState, Step
 from kleash.rewards.load import Rewarder
 from kleash.rewards.score import Scored, score
@@ -115,13 +115,22 @@ def train(job: Job, state: Progressing, sinks: Sinks) -> None:
             _measure_only(job, state, sinks, counter)
         sinks.events.write(RunEnd(reason="finished", step=state.step))
     except BaseException as error:
-        if state.unmoved and state.step > state.saved:
-            _save(job, state, sinks)
-        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
-        sinks.events.write(RunEnd(reason=reason, step=state.step))
+        _end_badly(job, state, sinks, error)
         raise
     finally:
         counter.close()
+
+
+def _end_badly(job: Job, state: Progressing, sinks: Sinks, error: BaseException) -> None:
+    """Saves what is whole and logs why the run ended. What fails here is said; the first error is the one raised."""
+    try:
+        if state.unmoved and state.step > state.saved:
+            _save(job, state, sinks)
+    except RunError as second:
+        sinks.say(str(second))
+    reason = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+    with suppress(RunError):  # a full disk holds no reason either; the report calls such a run unfinished
+        sinks.events.write(RunEnd(reason=reason, step=state.step))
 
 
 def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> None:
@@ -180,12 +189,12 @@ def _collect(job: Job, step: int, clock: "_Clock") -> tuple[Collected, Batch]:
     G = job.update.algorithm.group_size
     index = indices(step, train.prompts_per_step, len(job.prompts), train.seed)
     prompts, columns = job.prompts.take(index, G)
-    with clock.phase("sample"), loaded.policy.autocast():
+    with clock.phase("sample"):
         rollout = sample(
             loaded.policy,
             encode(prompts[::G], loaded.tokenizer, context=loaded.context, max_new_tokens=job.sampling.max_new_tokens),
             job.sampling,
-            Ends(loaded.eos_ids, loaded.pad_id, loaded.tokenizer),
+            loaded.ends,
             group_size=G,
             seed=train.seed,
             step=step,
@@ -263,8 +272,9 @@ def _tell(
 
 def _save(job: Job, state: Progressing, sinks: Sinks) -> None:
     state.saved = state.step
+    loaded, kl = job.loaded, job.config.kl
     path = checkpoint.save(
-        job.checkpoints, state.step, job.loaded.policy, job.loaded.tokenizer, job.optimizer, state.controller
+        job.checkpoints, state.step, loaded.policy, loaded.tokenizer, job.optimizer, state.controller, kl
     )
     last = state.history[-1] if state.history else None
     name = path.relative_to(job.run_dir).as_posix()

@@ -9,9 +9,8 @@ from kleash.errors import RunError
 from kleash.masked import masked_mean
 from kleash.models.paths import PathName
 from kleash.models.policy import Policy
-from kleash.models.prompts import encode
+from kleash.models.prompts import decode, encode
 from kleash.models.sampling import sample
-from kleash.models.stopping import Ends
 from kleash.rewards.score import score
 from kleash.tensors import Look, ReferenceStates, Rollout
 from kleash.training.online import Job
@@ -98,22 +97,18 @@ def _trial(job: Job) -> Rollout:
         context=loaded.context,
         max_new_tokens=job.sampling.max_new_tokens,
     )
-    with loaded.policy.autocast():
-        rollout = sample(
-            loaded.policy,
-            ids,
-            # Short: what is tested are numbers and signatures.
-            replace(job.sampling, max_new_tokens=min(16, job.sampling.max_new_tokens), min_new_tokens=0),
-            Ends(loaded.eos_ids, loaded.pad_id, loaded.tokenizer),
-            group_size=TRIAL_GROUP,
-            seed=job.config.train.seed,
-            step=0,
-            prompt_index=list(range(n)),
-        )
-    completions = loaded.tokenizer.batch_decode(
-        [row[keep].tolist() for row, keep in zip(rollout.completion_ids, rollout.mask, strict=True)],
-        skip_special_tokens=True,
+    rollout = sample(
+        loaded.policy,
+        ids,
+        # Short: what is tested are numbers and signatures.
+        replace(job.sampling, max_new_tokens=min(16, job.sampling.max_new_tokens), min_new_tokens=0),
+        loaded.ends,
+        group_size=TRIAL_GROUP,
+        seed=job.config.train.seed,
+        step=0,
+        prompt_index=list(range(n)),
     )
+    completions = decode(rollout, loaded.tokenizer)
     score(job.rewarders, prompts, completions, columns)
     return rollout
 
@@ -127,7 +122,7 @@ def _look(job: Job, rollout: Rollout) -> Look:
 @torch.no_grad()
 def _noise_floor(job: Job, rollout: Rollout) -> float | None:
     """KL between two ways through the same weights: what batch shape and padding alone can do."""
-    others = [path for path in job.loaded.paths if path != job.update.path]
+    others: list[PathName] = [path for path in job.loaded.paths if path != job.update.path]
     if not others:
         return None
     return _kl_between(job.loaded.policy, rollout, job, other_path=others[-1])
