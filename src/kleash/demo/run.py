@@ -109,7 +109,15 @@ def make_room(out: Path) -> None:
         for file in (run.toml, run.console):
             file.unlink(missing_ok=True)
     (out / PAGE).unlink(missing_ok=True)
-    (out / PROMPTS_FILE).write_text("".join(f"{prompt}\n" for prompt in PROMPTS), encoding="utf-8")
+    write_prompts(out)
+
+
+def write_prompts(out: Path) -> Path:
+    """The prompts that all runs share, one a line."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / PROMPTS_FILE
+    path.write_text("".join(f"{prompt}\n" for prompt in PROMPTS), encoding="utf-8")
+    return path
 
 
 def plan(out: Path, leashes: Mapping[str, Mapping[str, Any]], *, steps: int, seed: int) -> list[Planned]:
