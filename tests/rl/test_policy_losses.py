@@ -1,0 +1,164 @@
+"""Ratios, surrogates and reductions against slow loops over plain numbers."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.tolerances import EXACT
+
+from kleash.rl.policy_losses import clipped_surrogate, prefix_ratios, reduce_tokens
+
+GARBAGE = [math.nan, math.inf, -math.inf, 1e30]
+
+
+@st.composite
+def tokens(draw, columns: int = 2):
+    """`columns` tables of numbers [B, T] and a mask with holes."""
+    B, T = draw(st.integers(1, 4)), draw(st.integers(1, 5))
+
+    def table(values):
+        return draw(st.lists(st.lists(values, min_size=T, max_size=T), min_size=B, max_size=B))
+
+    return *(table(st.floats(-4, 0)) for _ in range(columns)), table(st.booleans())
+
+
+def double(x):
+    return torch.tensor(x, dtype=torch.float64)
+
+
+def close(found, truth) -> None:
+    torch.testing.assert_close(found, double(truth), rtol=EXACT, atol=EXACT)
+
+
+@pytest.mark.parametrize("cap", [None, 1.0, 5.0])
+@given(case=tokens())
+@settings(deadline=None)
+def test_prefix_ratios_equal_slow_loop(case, cap):
+    logprobs, old, mask = case
+    token, before, through, over = [], [], [], 0
+    for new_row, old_row, mask_row in zip(logprobs, old, mask, strict=True):
+        product, token_row, before_row, through_row = 1.0, [], [], []
+        for new, was, counts in zip(new_row, old_row, mask_row, strict=True):
+            token_row.append(math.exp(new) / math.exp(was) if counts else 1.0)
+            before_row.append(product)
+            product *= token_row[-1]
+            through_row.append(product)
+            over += counts and cap is not None and max(before_row[-1], product) > cap
+        token.append(token_row)
+        before.append(before_row)
+        through.append(through_row)
+
+    def bounded(rows):
+        return [[x if cap is None else min(x, cap) for x in row] for row in rows]
+
+    found = prefix_ratios(double(logprobs), double(old), torch.tensor(mask), cap)
+    close(found.token, token)
+    close(found.before, bounded(before))
+    close(found.through, bounded(through))
+    # A product within rounding of the cap may fall on either side of it.
+    if not any(math.isclose(x, cap or -1, rel_tol=EXACT) for rows in (before, through) for row in rows for x in row):
+        assert found.truncations == over
+
+
+def test_truncations_are_counted():
+    logprobs, old = double([[0.0, 0.0, 0.0]]), double([[-1.0, -1.0, -1.0]])
+    found = prefix_ratios(logprobs, old, torch.ones(1, 3, dtype=torch.bool), cap=5.0)
+    close(found.before, [[1.0, math.e, 5.0]])  # e² = 7.39 meets the cap
+    close(found.through, [[math.e, 5.0, 5.0]])
+    assert found.truncations == 2
+    assert prefix_ratios(logprobs, old, torch.tensor([[True, True, False]]), cap=5.0).truncations == 1
+
+
+def test_ratios_of_an_unmoved_policy_are_exactly_one():
+    logprobs = (torch.randn(3, 4, dtype=torch.float64) - 2).requires_grad_()
+    ratios = prefix_ratios(logprobs, logprobs.detach(), torch.ones(3, 4, dtype=torch.bool), cap=5.0)
+    assert torch.equal(ratios.token, torch.ones(3, 4, dtype=torch.float64))
+    assert torch.equal(ratios.before, torch.ones(3, 4, dtype=torch.float64))
+    assert ratios.truncations == 0
+    assert torch.equal(ratios.through, torch.ones(3, 4, dtype=torch.float64))
+    assert not ratios.before.requires_grad
+    assert not ratios.through.requires_grad
+    (gradient,) = torch.autograd.grad(ratios.token.sum(), logprobs)
+    close(gradient, [[1.0] * 4] * 3)  # ∇ρ = ρ ∇log π
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_ratios_ignore_what_the_mask_hides(garbage):
+    mask = torch.tensor([[True, False, True], [True, True, False]])
+    new, old = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
+    dirty = torch.where(mask, new, garbage).requires_grad_()
+    clean = prefix_ratios(new, old, mask, cap=5.0)
+    found = prefix_ratios(dirty, torch.where(mask, old, garbage), mask, cap=5.0)
+    assert torch.equal(found.token, clean.token)
+    assert torch.equal(found.before, clean.before)
+    assert torch.equal(found.through, clean.through)
+    (gradient,) = torch.autograd.grad(found.token.sum(), dirty)
+    assert torch.isfinite(gradient).all()
+    assert (gradient[~mask] == 0).all()
+
+
+#: ratio, advantage, clip → loss, gradient by the ratio, clipped. Written from eq. 7 of the paper.
+CASES = [
+    (1.0, 2.0, 0.2, -2.0, -2.0, False),  # unmoved
+    (1.5, 2.0, 0.2, -2.4, 0.0, True),  # good token, moved up enough
+    (0.5, 2.0, 0.2, -1.0, -2.0, False),  # good token, moved down: pulled back up
+    (1.5, -2.0, 0.2, 3.0, 2.0, False),  # bad token, moved up: pulled back down
+    (0.5, -2.0, 0.2, 1.6, 0.0, True),  # bad token, moved down enough
+    (1.5, 0.0, 0.2, 0.0, 0.0, False),  # no credit
+    (9.0, 2.0, None, -18.0, -2.0, False),
+    (9.0, -2.0, None, 18.0, 2.0, False),
+]
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "clip", "loss", "slope", "clipped"), CASES)
+def test_clipped_surrogate_by_cases(ratio, advantage, clip, loss, slope, clipped):
+    live = double([[ratio]]).requires_grad_()
+    found = clipped_surrogate(live, double([[advantage]]), clip)
+    close(found.loss.detach(), [[loss]])
+    (gradient,) = torch.autograd.grad(found.loss.sum(), live)
+    close(gradient, [[slope]])
+    assert found.clipped.tolist() == [[clipped]]
+
+
+@pytest.mark.parametrize("length", ["constant", "sequence_mean", "token_mean"])
+@given(case=tokens(columns=1))
+@settings(deadline=None)
+def test_reduce_tokens_equals_slow_loop(case, length):
+    per_token, mask = case
+    rows = [
+        [x for x, counts in zip(row, row_mask, strict=True) if counts]
+        for row, row_mask in zip(per_token, mask, strict=True)
+    ]
+    sequences, tokens_, constant = len(rows) + 2, sum(map(len, rows)) + 3, 7  # totals of a larger minibatch
+    slow = {
+        "constant": sum(map(sum, rows)) / (sequences * constant),
+        "token_mean": sum(map(sum, rows)) / tokens_,
+        "sequence_mean": sum(sum(row) / len(row) for row in rows if row) / sequences,
+    }[length]
+    found = reduce_tokens(
+        double(per_token), torch.tensor(mask), length, sequences=sequences, tokens=tokens_, constant=constant
+    )
+    close(found, slow)
+
+
+@pytest.mark.parametrize("length", ["constant", "sequence_mean", "token_mean"])
+def test_reduced_parts_add_up_to_the_whole(length):
+    x, mask = torch.randn(6, 4, dtype=torch.float64), torch.rand(6, 4) < 0.7
+    totals = {"sequences": 6, "tokens": int(mask.sum()), "constant": 9}
+    whole = reduce_tokens(x, mask, length, **totals)
+    parts = sum(reduce_tokens(x[i : i + 2], mask[i : i + 2], length, **totals) for i in (0, 2, 4))
+    torch.testing.assert_close(whole, parts, rtol=EXACT, atol=EXACT)
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+@pytest.mark.parametrize("length", ["constant", "sequence_mean", "token_mean"])
+def test_reduction_ignores_what_the_mask_hides(length, garbage):
+    mask = torch.tensor([[True, False], [False, False]])
+    dirty = double([[2.0, garbage], [garbage, garbage]]).requires_grad_()
+    value = reduce_tokens(dirty, mask, length, sequences=2, tokens=1, constant=4)
+    close(value.detach(), {"constant": 0.25, "sequence_mean": 1.0, "token_mean": 2.0}[length])
+    (gradient,) = torch.autograd.grad(value, dirty)
+    assert torch.isfinite(gradient).all()
+    assert (gradient[~mask] == 0).all()
