@@ -53,7 +53,7 @@ def head(model: Any, tokenizer: Any) -> Head:
 def objective(look: Look, mask: Tensor, group: Tensor, score: Tensor, beta: float) -> Tensor:
     """RLOO with the exact KL: a live term of the loss, and a detached charge for the KL to come (docs/kl.md §4)."""
     one = torch.ones_like(look.logprobs)  # one update a step: every importance ratio is 1
-    kl = Exact().terms(look, mask, Ratios(token=one, before=one, ahead=None))
+    kl = Exact().terms(look, mask, Ratios(token=one, before=one, through=one))
     credit = leave_one_out(score, torch.ones_like(score, dtype=torch.bool), group)[:, None]
     credit = credit - beta * leave_one_out_alive(kl.to_go, mask, group)
     per_token = -credit * look.logprobs + beta * kl.own

@@ -1,0 +1,239 @@
+"""The documentation is true: its links, commands, settings and snippets are held against the code."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from tools import make_equations_doc
+from typer.testing import CliRunner
+
+from kleash.algorithms import ALGORITHMS, GRPO, RLOO
+from kleash.beta import CONTROLLERS
+from kleash.cli import app
+from kleash.kl.penalties import PENALTIES
+from kleash.models.spec import Adapter, ModelSpec
+from kleash.rewards.spec import RewardSpec
+from kleash.training.config import Config, DataSpec, KLSpec, TrainSpec
+from kleash.training.toml import load_config, parse_config
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+CONFIG_PAGE = (ROOT / "docs" / "config.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+#: What a snippet that shows only some sections is completed with.
+MINIMAL = {
+    "out": "runs/x",
+    "model": {"policy": "kleash:tiny"},
+    "data": {"prompts": "p.jsonl"},
+    "rewards": [{"use": "vader"}],
+}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced blocks of a language ("" for none), without their fences."""
+    parts = re.split(r"^```(.*)\n", text + "\n", flags=re.M)  # prose, language, body, "", prose, …
+    return [body for opened, body in zip(parts[1::4], parts[2::4], strict=False) if opened == language]
+
+
+def block(language: str, containing: str) -> str:
+    (found,) = [text for text in blocks(README, language) if containing in text]
+    return found
+
+
+# ── links and commands ──────────────────────────────────────────────────────────────────────────────────
+
+
+@each_page
+def test_links_lead_somewhere(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if not target.startswith(("http:", "https:", "#")):
+            assert (page.parent / target.split("#")[0]).exists(), f"{page.name} links to {target}"
+
+
+@each_page
+def test_code_in_prose_names_real_files_and_tests(page: Path) -> None:
+    for name in re.findall(r"`((?:docs|tests|recipes|examples|tools|benchmarks)/[\w./-]+)`", page.read_text()):
+        assert (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+@each_page
+def test_make_targets_exist(page: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"\bmake ([a-z][a-z0-9-]+)\b(?=[`\s]*(?:$|[`)#.,:;]|[A-Z]+=))", page.read_text(), re.M):
+        assert re.search(rf"^[^\t#\n]*\b{target}\b[^\n=]*:", makefile, re.M), f"{page.name}: make {target}"
+
+
+def verbs() -> set[str]:
+    return {str(command.name or command.callback.__name__) for command in app.registered_commands if command.callback}
+
+
+def test_readme_lists_the_verbs_that_work() -> None:
+    assert set(re.findall(r"^\| `kleash (\w+)` \|", README, re.M)) == verbs()
+    shown = CliRunner().invoke(app, ["--help"], env={"TERM": "dumb", "COLUMNS": "200"}).output
+    assert all(verb in shown for verb in verbs())
+
+
+@each_page
+def test_no_page_promises_another_verb(page: Path) -> None:
+    commands = "\n".join(blocks(page.read_text(), ""))
+    shown = re.findall(r"^(?:\$ )?kleash ([a-z]+)\b", commands, re.M)
+    shown += re.findall(r"`kleash ([a-z]+)\b", page.read_text())
+    assert set(shown) <= verbs()
+
+
+def test_exit_codes_page_has_every_verb() -> None:
+    page = (ROOT / "docs" / "exit-codes.md").read_text()
+    assert set(re.findall(r"^\| `kleash (\w+)` \|", page, re.M)) == verbs()
+
+
+# ── settings ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@each_page
+def test_toml_snippets_are_configs(page: Path) -> None:
+    for text in blocks(page.read_text(), "toml"):
+        parse_config(MINIMAL | tomllib.loads(text))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.name)
+def test_recipes_are_configs(path: Path) -> None:
+    load_config(path)
+    data = tomllib.loads(path.read_text())["data"]["prompts"]
+    if data.startswith("recipes/"):
+        assert (ROOT / data).exists()
+
+
+def documented(heading: str) -> dict[str, str]:
+    """key → default of the table below a heading of config.md; the page's `–` is None."""
+    section = CONFIG_PAGE.split(f"\n{heading}\n", 1)[1].split("\n#", 1)[0]
+    return dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", section, re.M))
+
+
+def defaults(*specs: type, without: tuple[str, ...] = ("kind",)) -> dict[str, str]:
+    found = {}
+    for field in (field for spec in specs for field in dataclasses.fields(spec) if field.name not in without):
+        if field.default is not dataclasses.MISSING:
+            found[field.name] = shown(field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            found[field.name] = shown(field.default_factory())
+        else:
+            found[field.name] = "needed"
+    return found
+
+
+def shown(value: object) -> str:
+    if value is None:
+        return "–"
+    kind = getattr(value, "kind", None)
+    plain = list(value) if isinstance(value, tuple) else value if kind is None else kind
+    return f"`{json.dumps(plain)}`"
+
+
+@pytest.mark.parametrize(
+    ("heading", "spec"),
+    [
+        ("## [model]", ModelSpec),
+        ("### [model.adapter]", Adapter),
+        ("## [data]", DataSpec),
+        ("## [[rewards]]", RewardSpec),
+        ("## [kl]", KLSpec),
+        ("## [train]", TrainSpec),
+    ],
+)
+def test_config_page_has_every_key_and_default(heading: str, spec: type) -> None:
+    assert documented(heading) == defaults(spec)
+
+
+def test_config_page_has_every_key_of_the_algorithms() -> None:
+    assert set(ALGORITHMS) == {"grpo", "rloo"}
+    assert documented("## [algorithm]") == defaults(RLOO) | defaults(GRPO)
+
+
+@pytest.mark.parametrize(("heading", "members"), [("### kl.penalty", PENALTIES), ("### kl.controller", CONTROLLERS)])
+def test_config_page_has_every_key_of_each_kind(heading: str, members: dict[str, type]) -> None:
+    section = CONFIG_PAGE.split(f"\n{heading}\n", 1)[1].split("\n#", 1)[0]
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.+?) \|", section, re.M)
+    listed = {(kind, key): default for kind, key, default in rows}
+    assert listed == {(kind, key): d for kind, spec in members.items() for key, d in defaults(spec).items()}
+    assert all(f'`"{kind}"`' in CONFIG_PAGE for kind in members)
+
+
+def test_config_page_has_every_section() -> None:
+    sections = {field.name for field in dataclasses.fields(Config)} - {"out"}
+    assert set(re.findall(r"^## \[+(\w+)\]+$", CONFIG_PAGE, re.M)) == sections
+
+
+# ── made pages and snippets ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_equations_page_is_current() -> None:
+    assert make_equations_doc.PAGE.read_text() == make_equations_doc.render(), "run: make docs"
+
+
+@each_page
+def test_python_snippets_are_python(page: Path) -> None:
+    for text in blocks(page.read_text(), "python"):
+        compile(text, page.name, "exec")
+
+
+def test_readme_snippet_of_kl_and_beta_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(block("python", "from kleash.beta import PI"), "README.md", "exec"), {})
+    value, error, beta = map(float, capsys.readouterr().out.split())
+    assert value > 0
+    assert error > 0
+    assert beta != 0.05
+
+
+def in_fresh_python(program: str, folder: Path) -> str:
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def lay_out_readme(folder: Path) -> None:
+    """The three files of the README's own-model example."""
+    (folder / "reward.py").write_text(block("python", "def polite"))
+    (folder / "prompts.jsonl").write_text(block("json", '"prompt"'))
+    (folder / "run.toml").write_text(block("toml", "[train]"))
+
+
+@pytest.mark.slow
+def test_readme_example_runs_from_toml(tmp_path: Path) -> None:
+    lay_out_readme(tmp_path)
+    small = ["model.policy=kleash:tiny", "train.steps=2", "train.max_new_tokens=8", "algorithm.group_size=4"]
+    for more in (["--check-only"], [], ["--resume", "train.steps=3"]):
+        command = [sys.executable, "-m", "kleash.cli", "train", "run.toml", *small, *more]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr + done.stdout
+    assert (tmp_path / "runs" / "polite" / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_readme_example_runs_from_python(tmp_path: Path) -> None:
+    lay_out_readme(tmp_path)
+    program = block("python", "kleash.train(").replace('"./my-model"', '"kleash:tiny"')
+    program = program.replace('"train.steps": 100', '"train.steps": 2').replace('_tokens": 64', '_tokens": 8')
+    in_fresh_python(program, tmp_path)
+    assert (tmp_path / "polite-model" / "config.json").exists()
+
+
+@pytest.mark.slow
+def test_torch_loop_runs_without_the_trainer(tmp_path: Path) -> None:
+    out = in_fresh_python(
+        f"import sys; sys.path.insert(0, {str(ROOT / 'examples')!r})\n"
+        "import torch_loop\n"
+        "torch_loop.main(steps=3)\n"
+        "assert not any(name.startswith('kleash.training') for name in sys.modules)\n",
+        tmp_path,
+    )
+    readings = [float(found) for found in re.findall(r"KL +(\d+\.\d+)", out)]
+    assert readings[0] == 0
+    assert readings[-1] > 0
