@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from kleash.errors import UsageError
 
@@ -104,6 +104,7 @@ class ControllerState:
     held: str | None = None
 
 
+@runtime_checkable
 class Controller(Protocol):
     """beta's law: pure functions of an explicit state. A controller is a frozen dataclass, which is its config."""
 
@@ -123,6 +124,7 @@ Prompt = str | list[dict[str, Any]]
 Scores = Sequence[float | None]
 
 
+@runtime_checkable
 class Reward(Protocol):
     """A rewarder: any function (plain or async) with this signature. None means "no score for this sample"."""
 

@@ -1,6 +1,6 @@
 """The online algorithms, a page each. Adding one is one file and one line here."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from kleash.algorithms.group_relative import Loss, Totals
 from kleash.algorithms.grpo import GRPO
@@ -9,6 +9,7 @@ from kleash.kl.penalties import Penalty
 from kleash.tensors import Batch, Look
 
 
+@runtime_checkable
 class Algorithm(Protocol):
     """A frozen dataclass, which is its config, with a loss."""
 

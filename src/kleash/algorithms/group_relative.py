@@ -1,8 +1,9 @@
 """What GRPO and RLOO share: credit from the other members of the group, and one loss per token.
 
-    A_it = r_i (R_i − b_i) − β k (F_it − f_it)          r, k: the algorithm's scales of reward and KL
-    loss_it = −A_it ρ_it + β k own_it                    clipped as in PPO; the KL's own term stays outside the clip
+    loss_it = −r_i ρ_it (R_i − b_i)                           clipped as in PPO
+              + β k_i [ own_it + (F_it − ρ_{1:t} f_it) ℓ_it ]    outside the clip: the leash never lets go
 
+r, k are the algorithm's scales of reward and KL, F and f the KL to come and its mean over the other members alive.
 With r = k = 1, a constant length normaliser and ρ = 1 its expected gradient is −∇[E R − β KL(policy‖reference)] / C,
 the KL being that of the sequence.
 """
@@ -13,13 +14,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kleash.kl.penalties import KLTerms, Penalty, Ratios
+from kleash.kl.penalties import Penalty, Ratios
 from kleash.rl.advantages import leave_one_out, leave_one_out_alive
 from kleash.rl.policy_losses import PrefixRatios, clipped_surrogate, prefix_ratios
 from kleash.tensors import Batch, Look
 
-#: "truncated": token ratio on the surrogate, ρ_{<t} truncated at `prefix_cap` on the KL, KL-to-go from the live
-#: policy: exact at ρ = 1, first order after. "full": every ratio as the off-policy gradient demands: exact, noisy.
+#: How updates after the first treat samples of the older policy. The KL's gradient carries its prefix ratios in both.
+#: "truncated": these are truncated at `prefix_cap`, and the reward's credit has PPO's clipped token ratio.
+#: "full": no truncation, and the reward's credit has every ratio too: the exact off-policy gradient, and noisy.
 OffPolicy = Literal["truncated", "full"]
 
 #: PPO's clip range, or "none".
@@ -74,35 +76,33 @@ def group_relative_losses(
     Source: docs/kl.md §4–5; RLOO: Ahmadian et al. 2024, arXiv 2402.14740.
     Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
     """
-    mask, group = batch.mask, batch.rollout.group
-    full = how.off_policy == "full"
+    mask, full = batch.mask, how.off_policy == "full"
     old = look.logprobs.detach() if batch.old is None else batch.old
     ratios = prefix_ratios(look.logprobs, old, mask, cap=None if full else how.prefix_cap)
-    kl = penalty.terms(look, mask, Ratios(ratios.token, ratios.before, ratios.token.detach() if full else None))
-
-    reward = leave_one_out(batch.score, batch.scored, group)[:, None].expand(mask.shape)
+    advantage = leave_one_out(batch.score, batch.scored, batch.rollout.group)[:, None].expand(mask.shape)
     if full:
-        reward = reward + (_ratio_after(ratios) - 1) * batch.score[:, None]
-    credit = scales.reward[:, None] * reward
-    if kl.to_go is not None:
-        credit = credit - beta * scales.kl[:, None] * leave_one_out_alive(kl.to_go, mask, group)
-
-    if full:
-        losses, clipped = -(ratios.before * ratios.token.detach() * credit) * look.logprobs, 0
+        losses, clipped = _full_reward(look, batch, advantage, ratios), 0
     else:
-        surrogate = clipped_surrogate(ratios.token, credit, None if how.clip == "none" else how.clip)
+        surrogate = clipped_surrogate(ratios.token, advantage, None if how.clip == "none" else how.clip)
         losses, clipped = surrogate.loss, int((surrogate.clipped & mask).sum())
-    return TokenLosses(_with_own_term(losses, kl, beta, scales), clipped, ratios.truncations)
+
+    losses = scales.reward[:, None] * losses
+    kl = penalty.terms(look, mask, Ratios(ratios.token, ratios.before, ratios.through))
+    if kl.own is not None:
+        losses = losses + beta * scales.kl[:, None] * kl.own
+    if kl.to_go is not None:
+        credit = leave_one_out_alive(kl.to_go, mask, batch.rollout.group, ratios.through)
+        losses = losses + beta * scales.kl[:, None] * credit * look.logprobs
+    return TokenLosses(losses, clipped, ratios.truncations)
 
 
-def _ratio_after(ratios: PrefixRatios) -> Float[Tensor, "B T"]:
-    """ρ_{t+1:T}; ratios are 1 outside the mask."""
-    through = ratios.before * ratios.token.detach()
-    return through[:, -1:] / through
-
-
-def _with_own_term(losses: Float[Tensor, "B T"], kl: KLTerms, beta: float, scales: Scales) -> Float[Tensor, "B T"]:
-    return losses if kl.own is None else losses + beta * scales.kl[:, None] * kl.own
+def _full_reward(
+    look: Look, batch: Batch, advantage: Float[Tensor, "B T"], ratios: PrefixRatios
+) -> Float[Tensor, "B T"]:
+    """−[ρ_{1:T} R − ρ_{1:t} b] ℓ_t; ratios are 1 outside the mask, so the last column is ρ_{1:T}."""
+    score = batch.score[:, None]
+    baseline = score - advantage
+    return -(ratios.through[:, -1:] * score - ratios.through * baseline) * look.logprobs
 
 
 def weigh_groups(per_token: Float[Tensor, "B T"], batch: Batch) -> Float[Tensor, "B T"]:

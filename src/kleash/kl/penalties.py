@@ -1,6 +1,6 @@
 """Where the KL enters: each penalty splits into a live term of the loss and a detached credit for the KL to come.
 
-    loss = 1/(N·G·C) Σ m_it [ −A_it ℓ_it + β own_it ]        A_it = R_i − b_i − β (to_go_it − baseline of to_go)
+    loss of token t  +=  β [ own_t + stop_grad(to_go_t − baseline) ℓ_t ]         ℓ_t = log π(token t)
 
 `exact` and `future_sampled` use both halves, `in_reward` only the credit, `in_loss` only the loss. A combination
 whose gradient is not what its name says is refused when the object is made, with the reason and the alternative.
@@ -24,13 +24,12 @@ STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 class Ratios(NamedTuple):
     """Importance ratios of the policy to the old policy, per token; all 1 in the first update after sampling.
 
-    token: ρ_t, live. before: ρ_{<t} = Π_{s<t} ρ_s, detached, possibly truncated. ahead: the factor ρ_t by which
-    the KL to come is weighed when the full off-policy form is asked for, detached; None in the default form.
+    token: ρ_t, live. before: ρ_{<t} = Π_{s<t} ρ_s. through: ρ_{1:t}. The products are detached and may be truncated.
     """
 
     token: Float[Tensor, "B T"]
     before: Float[Tensor, "B T"]
-    ahead: Float[Tensor, "B T"] | None
+    through: Float[Tensor, "B T"]
 
 
 class KLTerms(NamedTuple):
@@ -54,22 +53,14 @@ class Penalty(Protocol):
     def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms: ...
 
 
-def kl_to_come(
-    per_token: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"], ahead: Float[Tensor, "B T"] | None = None
-) -> Float[Tensor, "B T"]:
-    """F_t = Σ_{n>t} x_n in nats, detached; with `ahead` = ρ the recursion F_t = x_{t+1} + ρ_{t+1} F_{t+1}.
+def kl_to_come(per_token: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+    """F_t = Σ_{n>t} x_n in nats, detached.
 
-    Source: product rule of ∇KL, Amini et al. 2025, arXiv 2504.10637; off-policy recursion derived in docs/kl.md.
+    Source: product rule of ∇KL, Amini et al. 2025, arXiv 2504.10637.
     Proved by: tests/kl/test_penalties.py::test_kl_to_come_equals_slow_loop
     """
     x = torch.where(mask, per_token.detach(), 0.0)
-    if ahead is None:
-        return x.flip(1).cumsum(1).flip(1) - x
-    rho = torch.where(mask, ahead, 0.0)
-    come = torch.zeros_like(x)
-    for t in range(x.shape[1] - 2, -1, -1):
-        come[:, t] = x[:, t + 1] + rho[:, t + 1] * come[:, t + 1]
-    return come
+    return x.flip(1).cumsum(1).flip(1) - x
 
 
 def _reference_kl(look: Look) -> Float[Tensor, "B T"]:
@@ -80,12 +71,6 @@ def _reference_kl(look: Look) -> Float[Tensor, "B T"]:
 def _log_ratio(look: Look) -> Float[Tensor, "B T"]:
     assert look.ref is not None, "preflight guarantees a reference for a penalty that needs one"
     return look.logprobs - look.ref
-
-
-def _sampled_to_come(x: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"], ratios: Ratios) -> Float[Tensor, "B T"]:
-    """A sampled KL at n depends on token n itself, so off-policy it carries ρ_n as well."""
-    weighed = x if ratios.ahead is None else x * ratios.ahead
-    return kl_to_come(weighed, mask, ratios.ahead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +87,14 @@ class Exact:
         return "the sequence's reverse KL(policy‖reference); exact at each position, seldom noisier than a sampled one"
 
     def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
-        """Own term ρ_{<t} K_t, credit Σ_{n>t} K_n. Nats.
+        """Own term ρ_{<t} K_t, credit Σ_{n>t} ρ_{<n} K_n. Nats.
 
         Source: Amini et al. 2025, arXiv 2504.10637 (Rao–Blackwellised gradient).
         Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
         """
         kl = _reference_kl(look)
-        return KLTerms(own=ratios.before * kl, to_go=kl_to_come(kl, mask, ratios.ahead))
+        own = ratios.before * kl
+        return KLTerms(own=own, to_go=kl_to_come(own, mask))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +124,13 @@ class InReward:
         return "the sequence's reverse KL(policy‖reference), sampled (k1): unbiased and noisy"
 
     def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
-        """No own term, credit Σ_{n≥t} k1_n. Nats.
+        """No own term, credit Σ_{n≥t} ρ_{1:n} k1_n. Nats.
 
         Source: Ziegler et al. 2019, arXiv 1909.08593 §2; Stiennon et al. 2020, arXiv 2009.01325.
         Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
         """
-        x = torch.where(mask, k1(_log_ratio(look)).detach(), 0.0)
-        return KLTerms(own=None, to_go=x + _sampled_to_come(x, mask, ratios))
+        x = torch.where(mask, ratios.through * k1(_log_ratio(look)).detach(), 0.0)
+        return KLTerms(own=None, to_go=x + kl_to_come(x, mask))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,15 +199,14 @@ class FutureSampled:
         return "the sequence's reverse KL(policy‖reference), sampled: noisier than `exact`"
 
     def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
-        """Own term sg(ρ_{1:t}) k2_t, credit Σ_{n>t} k1_n. Nats.
+        """Own term sg(ρ_{1:t}) k2_t, credit Σ_{n>t} ρ_{1:n} k1_n. Nats.
 
         Source: arXiv 2601.10201 (FRPO).
         Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
         """
         log_ratio = _log_ratio(look)
-        own = (ratios.before * ratios.token).detach() * k2(log_ratio)
-        x = torch.where(mask, k1(log_ratio).detach(), 0.0)
-        return KLTerms(own=own, to_go=_sampled_to_come(x, mask, ratios))
+        own = ratios.through * k2(log_ratio)
+        return KLTerms(own=own, to_go=kl_to_come(ratios.through * k1(log_ratio), mask))
 
 
 @dataclass(frozen=True, slots=True)

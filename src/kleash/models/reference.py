@@ -6,7 +6,7 @@ the policy's and every KL is exactly 0.
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -20,6 +20,7 @@ from kleash.models.spec import ModelSpec
 from kleash.tensors import ReferenceStates, Rollout
 
 
+@runtime_checkable
 class Reference(Protocol):
     """What the loop needs of a reference."""
 

@@ -30,20 +30,23 @@ def leave_one_out(
 
 
 def leave_one_out_alive(
-    x: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"], group: Int[Tensor, " B"]
+    x: Float[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+    group: Int[Tensor, " B"],
+    weight: Float[Tensor, "B T"] | None = None,
 ) -> Float[Tensor, "B T"]:
-    """x_it − mean of x_jt over the other members alive at t (x_it − 0 where no other is).
+    """x_it − w_it · mean of x_jt over the other members alive at t (x_it where no other is); 0 where mask is False.
 
-    Time-aligned: tokens are compared with the group at the same position. Unbiased, because the baseline depends on
-    the other members only. 0 where mask is False.
+    Time-aligned: tokens are compared with the group at the same position. Unbiased, because the mean depends on the
+    other members only; off-policy w is the ratio ρ_{1:t} that the score function needs (None: 1).
 
-    Source: docs/kl.md §4 (our own; enumerated).
+    Source: docs/kl.md §4–5 (our own; enumerated).
     Proved by: tests/rl/test_advantages.py::test_leave_one_out_alive_equals_slow_loop
     """
     value = torch.where(mask, x, 0.0)
     others = group_sum(mask.to(x.dtype), group) - mask.to(x.dtype)
     baseline = (group_sum(value, group) - value) / others.clamp_min(1)  # others = 0: the sum is 0 as well
-    return torch.where(mask, value - baseline, 0.0)
+    return torch.where(mask, value - (baseline if weight is None else weight * baseline), 0.0)
 
 
 def group_std(score: Float[Tensor, " B"], scored: Bool[Tensor, " B"], group: Int[Tensor, " B"]) -> Float[Tensor, " B"]:

@@ -10,17 +10,18 @@ Length = Literal["constant", "sequence_mean", "token_mean"]
 
 
 class PrefixRatios(NamedTuple):
-    """token: ρ_t, live. before: ρ_{<t}, detached. truncations: counted tokens whose ρ_{<t} met the cap."""
+    """token: ρ_t, live. before: ρ_{<t}, through: ρ_{1:t}, detached. truncations: tokens with a truncated product."""
 
     token: Float[Tensor, "B T"]
     before: Float[Tensor, "B T"]
+    through: Float[Tensor, "B T"]
     truncations: int
 
 
 def prefix_ratios(
     logprobs: Float[Tensor, "B T"], old: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"], cap: float | None
 ) -> PrefixRatios:
-    """ρ_t = π/π_old of each token and the product over the tokens before it, truncated at `cap` (None: not).
+    """ρ_t = π/π_old of each token and the products up to it, truncated at `cap` (None: not).
 
     Exactly 1 everywhere when old is logprobs. Tokens outside the mask count as ratio 1.
 
@@ -28,14 +29,13 @@ def prefix_ratios(
     Proved by: tests/rl/test_policy_losses.py::test_prefix_ratios_equal_slow_loop
     """
     log_token = torch.where(mask, logprobs - old, 0.0)
-    log_before = log_token.detach().cumsum(1) - log_token.detach()
-    before = log_before.exp()
+    log_through = log_token.detach().cumsum(1)
+    through, before = log_through.exp(), (log_through - log_token.detach()).exp()
     truncations = 0
     if cap is not None:
-        over = (before > cap) & mask
-        truncations = int(over.sum())
-        before = before.clamp_max(cap)
-    return PrefixRatios(log_token.exp(), before, truncations)
+        truncations = int(((through > cap) | (before > cap))[mask].sum())
+        through, before = through.clamp_max(cap), before.clamp_max(cap)
+    return PrefixRatios(log_token.exp(), before, through, truncations)
 
 
 class Surrogate(NamedTuple):

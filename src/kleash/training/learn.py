@@ -171,7 +171,7 @@ def _detached(look: Look) -> Look:
 def _joined(looks: list[Look], rollout: Rollout) -> Look:
     """Looks of consecutive parts as one of the whole rollout's shape."""
 
-    def joined(parts: list[Float[Tensor, "b t"]]) -> Float[Tensor, "B T"]:
+    def joined(parts: list[Tensor]) -> Tensor:
         whole = torch.zeros(rollout.mask.shape, dtype=parts[0].dtype, device=parts[0].device)
         row = 0
         for part in parts:
