@@ -1,15 +1,20 @@
 """Random tiny models and rollouts for the tests: Llama-family architectures, exact in float64 if asked."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
     LlamaConfig,
     MistralConfig,
+    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
 )
@@ -110,3 +115,17 @@ def single_rows(body: nn.Module, sample: Rollout) -> Tensor:
         at = len(prompt) - 1 + sample.mask[i].nonzero()[:, 0]
         rows.append(hidden[at])
     return torch.cat(rows)
+
+
+def tokenizer(size: int = VOCAB, *, eos: str | None = "t2") -> PreTrainedTokenizerFast:
+    """Words t0 … t{size−1}, separated by spaces; the end token is t2 and there is no pad token."""
+    inner = Tokenizer(WordLevel({f"t{i}": i for i in range(size)}, unk_token="t0"))
+    inner.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=eos, unk_token="t0")
+
+
+def checkpoint(directory: Path, kind: str = "llama", *, seed: int = 0, words: int = VOCAB, **overrides: Any) -> Path:
+    """A model directory in Hugging Face format."""
+    model(kind, seed=seed, **overrides).save_pretrained(directory)
+    tokenizer(words).save_pretrained(directory)
+    return directory

