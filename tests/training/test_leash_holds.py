@@ -1,4 +1,4 @@
-"""The leash holds in the real loop: GRPO, the exact penalty and PI as they come, on the embedded tiny model.
+"""The leash holds in the real loop: GRPO, the exact penalty and PI, on the embedded tiny model.
 
 All placements, three seeds, other learning rates and a schedule: `make bench-leash`, docs/runs/leash.md.
 """
