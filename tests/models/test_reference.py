@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import tolerances
 from tests.models import build
 
 from kleash.errors import UsageError
