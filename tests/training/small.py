@@ -14,9 +14,14 @@ OF_THE_MACHINE = ("seconds", "tokens_per_second", "peak_memory_gb")
 
 REWARDS = """
 import os, random, signal, time
+import numpy as np
 
 def mixed(prompts, completions, **columns):
-    # The share of even words, and noise from Python's global generator, which a resume must restore.
+    # The share of even words, and noise from numpy's global generator, which a resume must restore.
+    return [sum(int(w[1:]) % 2 == 0 for w in c.split()) / 8 + 0.1 * np.random.normal() for c in completions]
+
+def chance(prompts, completions, **columns):
+    # The same with Python's: for a run of its own, since the type checks of a test draw from that generator too.
     return [sum(int(w[1:]) % 2 == 0 for w in c.split()) / 8 + 0.1 * random.random() for c in completions]
 
 def even(completions, **columns):

@@ -36,8 +36,8 @@ from kleash.training.gauges import Collected, gauge, update_figures
 from kleash.training.interrupt import stop_asked
 from kleash.training.learn import Update, learn, observe, step_size
 
-#: Every so many steps with a single update, one more forward after it measures how far the update went (kl_old).
-STEP_SIZE_EVERY = 10
+#: Every so many steps with a single update, one more forward of so many prompts measures how far it went (kl_old).
+STEP_SIZE_EVERY, STEP_SIZE_PROMPTS = 10, 8
 #: Samples of each step that go into samples.jsonl: all of the first prompts' groups up to this many.
 SAMPLES_LOGGED = 64
 
@@ -146,7 +146,7 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
     kl_old = learned.kl_old
     if kl_old is None and state.step % STEP_SIZE_EVERY == 0:
         with clock.phase("step_size"):
-            first = batch.rollout.groups(0, min(batch.rollout.n_prompts, job.update.groups_per_pass or 8))
+            first = batch.rollout.groups(0, min(batch.rollout.n_prompts, STEP_SIZE_PROMPTS))
             moved = observe(job.loaded.policy, first, None, job.update).logprobs
             kl_old = step_size(learned.look.logprobs[: moved.shape[0], : moved.shape[1]], moved, first)
 

@@ -43,8 +43,9 @@ def parse_config(tree: dict[str, Any]) -> Config:
     try:
         return _CONFIG.validate_python(tree)
     except ValidationError as error:
-        faults = [_sentence(e["loc"], e["type"], e["msg"], e.get("input")) for e in error.errors()]
-        raise UsageError("; ".join(dict.fromkeys(faults))) from None
+        faults = [(*_without_tags(e["loc"]), e["type"], e["msg"], e.get("input")) for e in error.errors()]
+        deepest = [f for f in faults if not any(_inside(other[0], f[0]) for other in faults)]
+        raise UsageError("; ".join(dict.fromkeys(_sentence(*fault) for fault in deepest))) from None
 
 
 def dump_config(config: Config) -> dict[str, Any]:
@@ -94,19 +95,26 @@ def _value(text: str) -> Any:
         return text
 
 
-def _sentence(loc: tuple[Any, ...], kind: str, message: str, given: Any) -> str:
-    keys, names = _without_tags(loc)
+def _inside(keys: tuple[Any, ...], table: tuple[Any, ...]) -> bool:
+    """A value that may be of several types fails once for each; what is wrong inside it says more than its type."""
+    return len(keys) > len(table) and keys[: len(table)] == table
+
+
+def _sentence(keys: tuple[Any, ...], names: list[str], kind: str, message: str, given: Any) -> str:
     where = ".".join(str(k) for k in keys)
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
-        near = difflib.get_close_matches(str(keys[-1]), names, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(sorted(names))}"
-        return f"unknown key {where!r}; {hint}"
+        return f"unknown key {where!r}; {_nearest(keys[-1], names)}"
     if kind in ("missing", "missing_argument"):
         return f"{where!r} is missing"
     if kind == "union_tag_invalid":
-        return f"{where}: {message[message.find('does not match') :]} (given: {_tag(given)!r})"
+        return f"{where} has no kind {_tag(given)!r}; {_nearest(_tag(given), list(_KINDS.get(keys, ())))}"
     text = message.removeprefix("Value error, ")
     return text if kind == "value_error" else f"{where} = {given!r}: {text[:1].lower()}{text[1:]}"
+
+
+def _nearest(name: Any, names: list[str]) -> str:
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(sorted(names))}"
 
 
 def _tag(given: Any) -> Any:
@@ -123,6 +131,8 @@ def _without_tags(loc: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[str]]:
         if table is not None and part in table:
             cls = table[part]
             continue
+        if isinstance(part, str) and (part in ("str", "int", "float") or "[" in part):
+            continue  # pydantic's name for one of several types that a value may have
         names = [f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
         keys.append(part)
         cls = _field_type(cls, part)
