@@ -97,8 +97,8 @@ def main(name: str = "kleash:tiny", steps: int = 60) -> None:
         optimizer.step()
         if step % 5 == 0 or step == steps - 1:
             print(
-                f"step {step:3d}  KL {reading.value:5.2f} ± {reading.standard_error:.2f} {reading.unit} (target {TARGET})  "
-                f"reward {score.mean():+.3f}  beta {state.beta:.4f}  {texts[0][:40]!r}"
+                f"step {step:3d}  KL {reading.value:5.2f} ± {reading.standard_error:.2f} {reading.unit} "
+                f"(target {TARGET})  reward {score.mean():+.3f}  beta {state.beta:.4f}  {texts[0][:40]!r}"
             )
         state = controller.update(state, reading, TARGET)
 
