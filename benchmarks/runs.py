@@ -43,7 +43,9 @@ def planned(out: Path, label: str, *, steps: int, seed: int, **changed: Any) -> 
 
 def done(run: Planned) -> bool:
     """Whether this very run, on these very weights, is finished."""
-    return run.toml.exists() and run.toml.read_text() == header() + toml(run.config) and Run(run.path).finished
+    if not (run.toml.exists() and (run.path / "events.jsonl").exists()):
+        return False
+    return run.toml.read_text(encoding="utf-8") == header() + toml(run.config) and Run(run.path).finished
 
 
 def train_missing(runs: Sequence[Planned], at_once: int) -> None:
@@ -73,11 +75,11 @@ def header() -> str:
 
 
 def machine() -> str:
-    """The sentence that every page of runs carries."""
+    """What every page of runs says about where it was made."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
     return (
-        f"Made on {os.cpu_count()} cores of {processor()}, one thread a run; Python {platform.python_version()}, "
-        f"{packages}; kleash:tiny with weights {weights()[:12]}…"
+        f"{os.cpu_count()} cores of {processor()}, one thread a run; Python {platform.python_version()}, {packages};\n"
+        f"kleash:tiny with weights {weights()[:12]}…"
     )
 
 
