@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 BIN := $(VENV)/bin
+CODE := src tests tools benchmarks examples
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
@@ -36,9 +37,9 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS)
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 check: lint
 	$(BIN)/python -m pytest -n $(JOBS) -q -m "not slow and not network"
