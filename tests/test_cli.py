@@ -15,11 +15,11 @@ import kleash
 from kleash import cli
 
 GOOD, FAILED, WRONG = 0, 2, 64
+#: exit code, standard output, standard error
+Found = tuple[int, str, str]
 
 
-def run(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object
-) -> tuple[int, str, str]:
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> Found:
     """(exit code, standard output, standard error) of the command in this process."""
     monkeypatch.setattr(sys, "argv", ["kleash", *map(str, arguments)])
     capsys.readouterr()
