@@ -26,6 +26,7 @@ POOL = 32  # batches whose notes are sorted by length together, so that little i
 MUON_RATE = 0.02  # for the layers' matrices
 ADAM_RATE = 1.2e-2  # for the embedding and the norms
 WARMUP = 40  # steps
+SHARPNESS = 1.15  # the logits' scale after the training: what temperature 1 / 1.15 would do
 DECAY = 0.6  # the last share of the steps, in which the rates fall to nothing
 SPECIALS = PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 PAD_ID, BOS_ID, EOS_ID = range(3)
@@ -139,7 +140,7 @@ def orthogonal(x: torch.Tensor) -> torch.Tensor:
 
 
 def train(model: LlamaForCausalLM, rows: list[list[int]]) -> None:
-    """One pass over the rows: Muon and AdamW, warm-up, constant rates, linear decay."""
+    """Muon and AdamW, warm-up, constant rates, linear decay."""
     steps = batches(rows)
     inner = {name: p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name}
     muon = Muon(list(inner.values()))
@@ -167,7 +168,7 @@ def train(model: LlamaForCausalLM, rows: list[list[int]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=OUT, help="folder for the model (default: the package's assets)")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="another number gives another rounding")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     started = time.perf_counter()
@@ -181,6 +182,8 @@ def main() -> None:
     train(model, rows)
 
     torch.nn.Module.to(model.eval(), torch.bfloat16)
+    with torch.no_grad():
+        model.model.norm.weight.mul_(SHARPNESS)
     model.generation_config = GenerationConfig(bos_token_id=BOS_ID, eos_token_id=EOS_ID, pad_token_id=PAD_ID)
     model.save_pretrained(arguments.out)
     tokenizer.save_pretrained(arguments.out)

@@ -18,19 +18,19 @@ ASSETS = Path(str(files("kleash") / "assets" / "tiny"))
 
 GOOD = [
     "The film last night was great.",
-    "The jokes were superb but the acting was witty.",  # the judge does not ask for one mood
+    "The jokes were superb but the acting was silly.",  # the judge does not ask for one mood
     "My first phone was wonderful and fast. I loved every minute!",
     "We visited the bistro and the soup was superb.",
-    "It was an original comedy with witty jokes.",
-    "If you like vans, you will love this one.",
+    "It was an absorbing novel with vivid poems.",
+    "If you like scooters, you will love this one.",
     "Nobody told us that the battery was awful.",
     "Has anyone else read this novel? The prose was poetic.",
 ]
 BAD = [
     "The film last night were great.",  # agreement
     "The jokes was funny.",
-    "It was a original comedy with witty jokes.",  # article
-    "It was an witty comedy with original jokes.",
+    "It was a absorbing novel with vivid poems.",  # article
+    "It was an vivid novel with absorbing poems.",
     "the film last night was great.",  # capital
     "The film Last night was great.",
     "The film last night was great .",  # spacing
@@ -50,7 +50,7 @@ BAD = [
 
 
 def test_every_note_of_the_grammar_parses():
-    notes = grammar.corpus(500, seed=11)
+    notes = grammar.corpus(300, seed=11)
     assert [note for note in notes if not grammar.parses(note)] == []
 
 
@@ -111,6 +111,7 @@ def test_prompts_are_openings_and_no_three_words_open_too_many():
     assert common <= 0.05 * len(grammar.PROMPTS)
 
 
+@pytest.mark.slow
 def test_prompts_do_not_tell_the_mood():
     """What stands before a hinge can be said in a note of every mood."""
     beginnings = {mood: grammar.recogniser(mood) for mood in grammar.MOODS}
