@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -121,6 +122,8 @@ def _say(as_json: bool, told: dict[str, Any], text: str) -> None:
 def main() -> None:
     """Entry point: errors become one sentence and an exit code."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # Deprecations inside the libraries are for kleash's authors, whose tests show them.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|peft)\.")
     debug = "--debug" in sys.argv[1:]
     try:
         app(args=[a for a in sys.argv[1:] if a != "--debug"])

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kleash.algorithms import RLOO
 from kleash.beta import PI, Constant, Dual, Linear
 from kleash.errors import UsageError
 from kleash.kl.penalties import Exact, InLoss, NoPenalty
@@ -85,6 +86,11 @@ def test_a_new_kind_drops_the_old_members_keys():
     assert config.kl.controller == Dual()
     same = parse_config(with_overrides(before, ["kl.penalty.kind=in_loss"]))
     assert same.kl.penalty == InLoss(estimator="k3")
+    # The default kind named is no new kind, and what is asked for along with a kind stays, whatever the order.
+    short = tree(algorithm={"group_size": 4})
+    assert parse_config(with_overrides(short, ["algorithm.kind=grpo"])).algorithm.group_size == 4
+    for given in (["algorithm.epochs=2", "algorithm.kind=rloo"], ["algorithm.kind=rloo", "algorithm.epochs=2"]):
+        assert parse_config(with_overrides(short, given)).algorithm == RLOO(epochs=2)
     # A kind given by its bare name can be given keys.
     config = parse_config(with_overrides(tree(kl={"controller": "dual"}), ["kl.controller.rate=0.05"]))
     assert config.kl.controller == Dual(rate=0.05)

@@ -105,7 +105,7 @@ def wait_for(seen: Any, process: subprocess.Popen[str]) -> None:
     while not seen():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
-        time.sleep(0.002)
+        time.sleep(0.005)
 
 
 @pytest.mark.slow

@@ -18,6 +18,8 @@ from kleash.training.config import Config
 _CONFIG = TypeAdapter(Config)
 #: Tables whose `kind` chooses the class, and so the keys that may stand in them.
 _KINDS = {("algorithm",): ALGORITHMS, ("kl", "penalty"): PENALTIES, ("kl", "controller"): CONTROLLERS}
+#: Their kind where none is given.
+_DEFAULT_KINDS = {"algorithm": "grpo", "kl.penalty": "exact", "kl.controller": "pi"}
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -54,19 +56,20 @@ def dump_config(config: Config) -> dict[str, Any]:
 
 
 def with_overrides(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The tree with "a.b=c" assignments applied in order. A new `kind` drops the old member's keys."""
+    """The tree with "a.b=c" assignments applied in order, kinds first. A new `kind` drops the file's keys."""
+    given: dict[str, Any] = {}
     for assignment in overrides:
         name, sign, text = assignment.partition("=")
         keys = tuple(name.strip().split("."))
         if not sign or not all(keys):
             raise UsageError(f"the override {assignment!r} is not of the form section.key=value, as in kl.beta=0.05")
-        tree = _assign(tree, keys, _value(text.strip()), name.strip())
-    return tree
+        given[name.strip()] = _value(text.strip())
+    return with_settings(tree, given)
 
 
 def with_settings(tree: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """The same for values that are Python objects already: {"train.steps": 100}."""
-    for name, value in settings.items():
+    for name, value in sorted(settings.items(), key=lambda item: not item[0].endswith(".kind")):
         tree = _assign(tree, tuple(name.split(".")), value, name)
     return tree
 
@@ -83,7 +86,8 @@ def _assign(node: Any, keys: tuple[str, ...], value: Any, name: str) -> Any:
         raise UsageError(f"the override {name}: {node!r} has no keys below it")
     node = dict(node or {})
     if not rest:
-        return {key: value} if key == "kind" and node.get("kind") != value else {**node, key: value}
+        was = node.get("kind", _DEFAULT_KINDS.get(name.rpartition(".")[0]))
+        return {key: value} if key == "kind" and was != value else {**node, key: value}
     return {**node, key: _assign(node.get(key), rest, value, name)}
 
 
