@@ -209,6 +209,16 @@ def test_resuming_nothing(tmp_path):
         start(parse_config(settings(tmp_path)), resume=True)
 
 
+@pytest.mark.parametrize("left", ["", '{"event": "run_st'])
+def test_a_log_without_a_whole_record_is_no_run(tmp_path, left):
+    config = parse_config(settings(tmp_path, train__steps=1))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "events.jsonl").write_text(left)
+    with pytest.raises(UsageError, match="there is no run in"):
+        start(config, resume=True)
+    assert start(config).finished
+
+
 def test_another_reference_is_refused(finished):
     build.checkpoint(
         finished / "other", seed=5, hidden_size=16, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1

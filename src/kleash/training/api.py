@@ -43,6 +43,8 @@ def train(
 ) -> Run:
     """Improves a model on a reward, on a leash.
 
+    Seeds the global generators of Python, numpy and torch with train.seed, so that a reward that uses them repeats.
+
     Args:
         policy: a directory, a hub id, "kleash:tiny" or "kleash:smollm2".
         prompts: strings, message lists, table rows with a column "prompt" (a list of dicts, a datasets.Dataset), or
@@ -118,11 +120,12 @@ def start(
 
 
 def _check_out(run: Run, log: Path, resume: bool) -> None:
-    if log.exists() and not resume:
+    begun = log.exists() and bool(read(log))  # a process may be killed before its first record
+    if begun and not resume:
         raise UsageError(
             f"{run.path} already holds a run; go on with --resume (in Python: resume=True), or choose another out"
         )
-    if resume and not log.exists():
+    if resume and not begun:
         raise UsageError(f"there is no run in {run.path} to resume")
 
 
