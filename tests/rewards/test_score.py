@@ -141,6 +141,23 @@ def test_a_reward_that_sorts_its_lists_disturbs_nobody():
     assert columns == {"answer": [4, 3, 2, 1]}
 
 
+def test_a_reward_that_goes_on_with_the_conversation_disturbs_nobody():
+    prompts = [[{"role": "user", "content": "a"}]] * 2
+    columns = {"seen": [["x"]] * 2, "messages": [None] * 2}
+
+    def goes_on(prompts, completions, seen, messages):
+        for prompt, completion, words, whole in zip(prompts, completions, seen, messages, strict=True):
+            prompt.append({"role": "assistant", "content": completion})
+            words.append(completion)
+            whole[0]["content"] = ""
+        return [float(len(prompt)) for prompt in prompts]
+
+    rewarder = Rewarder("a", 1.0, goes_on, 5.0)
+    assert score([rewarder], prompts, ["b", "c"], columns).total == [2.0, 2.0]
+    assert prompts == [[{"role": "user", "content": "a"}]] * 2
+    assert columns["seen"] == [["x"]] * 2
+
+
 def test_columns_of_another_length_are_the_callers_fault():
     with pytest.raises(ValueError, match="answer"):
         run(lambda completions: [0.0] * 4, columns={"answer": [1, 2, 3]})
@@ -292,6 +309,11 @@ def test_all_none_is_an_error_that_counts_them_by_reward():
     even = Rewarder("even", 1.0, lambda completions: [1, None, 1, None], 5.0)
     with pytest.raises(RunError, match=r"no sample of 4 has a score.*odd for 2, even for 2"):
         score([odd, even], PROMPTS, TEXTS, {})
+
+
+def test_a_trial_may_have_no_score():
+    silent = Rewarder("a", 1.0, lambda completions: [None] * len(completions), 5.0)
+    assert score([silent], PROMPTS, TEXTS, {}, trial=True).total == [None] * 4
 
 
 def test_an_overflowing_sum_is_an_error():

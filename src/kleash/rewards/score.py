@@ -5,6 +5,7 @@ import numbers
 import time
 import traceback
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +51,12 @@ def score(
     prompts: Sequence[Prompt],
     completions: Sequence[str],
     columns: dict[str, list[Any]],
+    *,
+    trial: bool = False,
 ) -> Scored:
     """Every reward of every sample. All sequences, columns included, have one entry per completion.
+
+    trial: a few samples cut short, of which it proves nothing that none has a score.
 
     Raises:
         RunError: a reward raised, hung, returned the wrong length or something other than finite numbers and None
@@ -64,7 +69,7 @@ def score(
         raise ValueError(f"{wrong} must have one entry for each of the {len(batch.completions)} completions")
     by_name = {rewarder.name: _scores(rewarder, batch) for rewarder in rewarders}
     total = [_total(rewarders, by_name, i) for i in range(len(batch.completions))]
-    if total and all(value is None for value in total):
+    if total and not trial and all(value is None for value in total):
         counts = ", ".join(f"{n} for {sum(s is None for s in scores)}" for n, scores in by_name.items())
         raise RunError(
             f"no sample of {len(total)} has a score, so there is nothing to learn from: None came from {counts}. "
@@ -103,12 +108,14 @@ def _scores(rewarder: Rewarder, batch: _Batch) -> list[float | None]:
 def _call(rewarder: Rewarder, batch: _Batch, seconds: float) -> list[float | None]:
     """One call, checked. Raises _FailedError, and KleashError as it is."""
     available = {
-        **{name: list(column) for name, column in batch.columns.items()},  # copies: a reward may sort its lists
-        "prompts": list(batch.prompts),
+        **{name: _own(column) for name, column in batch.columns.items()},
+        "prompts": _own(batch.prompts),
         "completions": list(batch.completions),
     }
     if any(p.name == "messages" for p in parameters_of(rewarder.fn) or []):
-        available["messages"] = [conversation(p, c) for p, c in zip(batch.prompts, batch.completions, strict=True)]
+        available["messages"] = [
+            conversation(p, c) for p, c in zip(_own(batch.prompts), batch.completions, strict=True)
+        ]
     arguments = chosen(rewarder.fn, available)
     try:
         result = worker.call(lambda: rewarder.fn(**arguments), seconds)
@@ -122,6 +129,11 @@ def _call(rewarder: Rewarder, batch: _Batch, seconds: float) -> list[float | Non
         place = where(traceback.extract_tb(error.__traceback__))
         raise _FailedError(f"raised {type(error).__name__}: {error}{place}") from error
     return _checked(result, len(batch.completions))
+
+
+def _own(values: Sequence[Any]) -> list[Any]:
+    """A copy down to the messages: a reward may sort its lists or go on with a conversation in place."""
+    return [deepcopy(value) if isinstance(value, list | dict) else value for value in values]
 
 
 def _checked(result: Any, n: int) -> list[float | None]:

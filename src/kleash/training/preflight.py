@@ -11,7 +11,7 @@ from kleash.models.paths import PathName
 from kleash.models.policy import Policy
 from kleash.models.prompts import decode, encode
 from kleash.models.sampling import sample
-from kleash.rewards.score import score
+from kleash.rewards.score import Scored, score
 from kleash.tensors import Look, ReferenceStates, Rollout
 from kleash.training.online import Job
 
@@ -26,12 +26,14 @@ class Preflight:
     identity: largest KL(policy‖reference) of any token at step 0; exactly 0 when the reference is the start.
     bf16_floor: KL between bf16 and fp32 arithmetic over the same weights; None when computing in fp32.
     sampler: largest difference between the sampler's log-prob of a token and the trainer's.
+    scored: whether any trial sample, which may be cut short, got a score.
     """
 
     identity: float
     noise_floor: float | None
     bf16_floor: float | None
     sampler: float
+    scored: bool
     longest_prompt: int
     checkpoint_gb: float
     free_gb: float
@@ -40,11 +42,13 @@ class Preflight:
         """For the user, a line a finding."""
         floor = "not measured (one path)" if self.noise_floor is None else f"{self.noise_floor:.1e} nats/token"
         bf16 = "" if self.bf16_floor is None else f", bf16 against fp32 {self.bf16_floor:.1e}"
+        none = ["the rewards gave no trial sample a score; a step with no score at all ends the run"]
         return [
             f"policy and reference at step 0: largest KL {self.identity:.1e} nats/token",
             f"noise floor (batch shape, padding): {floor}{bf16}; sampler against trainer {self.sampler:.1e} nats",
             f"longest prompt {self.longest_prompt} tokens; a checkpoint takes about {self.checkpoint_gb:.2f} GB, "
             f"{self.free_gb:.1f} GB are free",
+            *([] if self.scored else none),
         ]
 
 
@@ -66,7 +70,7 @@ def preflight(job: Job) -> Preflight:
         )
     ]
     checkpoint_gb, free_gb = _room(job)
-    rollout = _trial(job)
+    rollout, scored = _trial(job)
     look = _look(job, rollout)
     identity = float(look.kl[rollout.mask].max()) if look.kl is not None else float("nan")
     same = job.config.model.reference == "start"
@@ -80,13 +84,14 @@ def preflight(job: Job) -> Preflight:
         noise_floor=_noise_floor(job, rollout),
         bf16_floor=_bf16_floor(job, rollout),
         sampler=float((rollout.sampler - look.logprobs).abs()[rollout.mask].max()),
+        scored=any(value is not None for value in scored.total),
         longest_prompt=max(lengths),
         checkpoint_gb=checkpoint_gb,
         free_gb=free_gb,
     )
 
 
-def _trial(job: Job) -> Rollout:
+def _trial(job: Job) -> tuple[Rollout, Scored]:
     """A few samples of the first prompts, scored once so that the reward has run before training starts."""
     loaded = job.loaded
     n = min(TRIAL_PROMPTS, len(job.prompts))
@@ -109,8 +114,7 @@ def _trial(job: Job) -> Rollout:
         prompt_index=list(range(n)),
     )
     completions = decode(rollout, loaded.tokenizer)
-    score(job.rewarders, prompts, completions, columns)
-    return rollout
+    return rollout, score(job.rewarders, prompts, completions, columns, trial=True)
 
 
 @torch.no_grad()
