@@ -67,7 +67,7 @@ class Job:
 class Progressing:
     """What moves from step to step: the next step's number, beta's state, the records so far, the best checkpoint.
 
-    `unmoved`: the weights are those that `step` starts from. `saved`: the step of the last checkpoint tried.
+    `unmoved`: no update of `step` has begun, so its weights are whole. `saved`: the step of the last checkpoint tried.
     """
 
     step: int
@@ -96,7 +96,7 @@ def train(job: Job, state: Progressing, sinks: Sinks) -> None:
     """Steps until the last, then one more measurement of the finished policy.
 
     The first Ctrl-C ends the run after the step in progress, with a checkpoint; a second one ends it at once. A
-    reward that fails ends it with a checkpoint of the weights, which that step had not yet moved.
+    step that fails before its first update ends it with a checkpoint of the weights, which it had not yet moved.
 
     Raises:
         RunError: the reward failed, the update is not finite, or a checkpoint could not be written.
@@ -104,6 +104,7 @@ def train(job: Job, state: Progressing, sinks: Sinks) -> None:
     """
     total, every = job.config.train.steps, job.config.train.checkpoint_every
     counter = TokenCounter(job.loaded.policy, job.reference.policy)
+    moving = job.optimizer.register_step_pre_hook(lambda *_: setattr(state, "unmoved", False))
     try:
         with stop_asked() as asked:
             while state.step < total:
@@ -118,6 +119,7 @@ def train(job: Job, state: Progressing, sinks: Sinks) -> None:
         _end_badly(job, state, sinks, error)
         raise
     finally:
+        moving.remove()
         counter.close()
 
 
@@ -140,7 +142,6 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
     rate = _warm(job.learning_rate, state.step, job)
     for group in job.optimizer.param_groups:
         group["lr"] = rate
-    state.unmoved = False
     with clock.phase("update"):
         learned = learn(job.loaded.policy, job.optimizer, batch, job.update, beta=beta)
     kl_old = learned.kl_old
