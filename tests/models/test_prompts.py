@@ -85,6 +85,8 @@ def test_truncation_and_padding_left_in_the_tokenizer_are_not_used() -> None:
     [
         ("", "prompt 1 is empty"),
         (" \n", "prompt 1 is empty"),
+        ("a \ud83d", "prompt 1 has half a character"),
+        ([{"role": "user", "content": "a \ud83d"}], "prompt 1 has half a character"),
         ([], "prompt 1 must be text or a non-empty list of chat messages"),
         (None, "prompt 1 must be text or a non-empty list of chat messages"),
         (["hello"], "prompt 1: message 0 must be"),

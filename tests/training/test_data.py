@@ -38,7 +38,9 @@ def test_a_table_keeps_its_columns_and_their_order(tmp_path):
         ("p.jsonl", '\n{"prompt": "a"}\n{"prompt": ', "line 3: not JSON"),
         ("p.jsonl", '{"text": "a"}', "row 0 has no column 'prompt'; it has text"),
         ("p.jsonl", '{"prompt": "a", "x": 1}\n{"prompt": "b"}', "must agree"),
-        ("p.jsonl", '{"prompt": "a"}\n3', "prompt 0 must be text"),
+        ("p.jsonl", '{"prompt": "a"}\n3', "prompt 1 must be text"),
+        ("p.jsonl", '"a"\n{"prompt": "b"}', "prompt 1 is a table row and others are not"),
+        ("p.jsonl", '{"prompt": "a", "completions": "b"}', "'completions' has the name"),
         ("p.jsonl", "3", "prompt 0 must be text"),
     ],
 )

@@ -102,6 +102,7 @@ def _check(index: int, prompt: Any, tokenizer: Any) -> None:
     if isinstance(prompt, str):
         if not prompt.strip():
             raise UsageError(f"prompt {index} is empty; give it some text")
+        _check_characters(index, prompt)
         return
     if not isinstance(prompt, list) or not prompt:
         raise UsageError(
@@ -112,6 +113,7 @@ def _check(index: int, prompt: Any, tokenizer: Any) -> None:
             raise UsageError(
                 f'prompt {index}: message {turn} must be {{"role": text, "content": text}}, not {message!r}'
             )
+        _check_characters(index, message["content"])
     if prompt[-1]["role"] == "assistant":
         raise UsageError(
             f"prompt {index} ends with an assistant message, but the assistant's answer is what is sampled; "
@@ -122,3 +124,14 @@ def _check(index: int, prompt: Any, tokenizer: Any) -> None:
             f"prompt {index} is a list of chat messages, but the tokenizer has no chat template; "
             "give prompts as text, or use a chat model"
         )
+
+
+def _check_characters(index: int, text: str) -> None:
+    """Half of a surrogate pair, as "\\ud83d" alone in JSON, is no character, and no tokenizer takes it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"prompt {index} has half a character ({text[error.start]!r}) at position {error.start}; "
+            "mend the data, or leave that prompt out"
+        ) from None

@@ -64,11 +64,19 @@ def as_prompts(rows: Iterable[Any], column: str = "prompt") -> Prompts:
     if not rows:
         raise UsageError("there are no prompts")
     if not all(isinstance(row, Mapping) for row in rows):
-        bad = next((i for i, row in enumerate(rows) if not isinstance(row, str | list)), None)
+        bad = next((i for i, row in enumerate(rows) if not isinstance(row, str | list | Mapping)), None)
         if bad is not None:
             raise UsageError(f"prompt {bad} must be text, a list of messages, or a table row; it is {rows[bad]!r}")
+        table = next((i for i, row in enumerate(rows) if isinstance(row, Mapping)), None)
+        if table is not None:
+            raise UsageError(f"prompt {table} is a table row and others are not; give all of them in one form")
         return Prompts(rows, {})
     names = set(rows[0])
+    taken = sorted(names & {"prompts", "completions"} - {column})
+    if taken:
+        raise UsageError(
+            f"the column {taken[0]!r} has the name of something that every reward is given; call it something else"
+        )
     for i, row in enumerate(rows):
         if column not in row:
             raise UsageError(f"row {i} has no column {column!r}; it has {', '.join(sorted(map(str, row)))}")
