@@ -160,6 +160,8 @@ def test_missing_sections_are_named():
         ({"kl": {"beta": -0.1}}, "must be at least 0"),
         ({"kl": {"beta": 0.1, "penalty": "none"}}, 'use penalty = "exact"'),
         ({"kl": {"target": "4 nats/sequence", "penalty": "none"}}, "cannot hold a target"),
+        ({"kl": {"controller": "pi", "penalty": "none"}}, "or a controller"),
+        ({"kl": {"controller": {"kind": "linear", "end": 1, "steps": 2}, "penalty": "none"}}, "or a controller"),
         ({"kl": {"target": "4 nats/sequence", "controller": "constant"}}, "cannot hold a target"),
         ({"kl": {"penalty": ["exact", "in_reward"]}}, "one placement at a time"),
         ({"kl": {"penalty": {"kind": "in_loss", "estimator": "k1"}}}, "gradient of exactly zero"),

@@ -108,9 +108,11 @@ class KLSpec:
                 f'kl.controller = "{self.controller.kind}" follows a schedule and cannot hold a target; leave out '
                 'kl.target, or use "pi"'
             )
-        if isinstance(self.penalty, NoPenalty) and (self.target is not None or self.beta):
+        steered = self.target is not None or self.beta or not isinstance(self.controller, Constant | None)
+        if isinstance(self.penalty, NoPenalty) and steered:
             raise UsageError(
-                'kl.penalty = "none" cannot hold a target or use a beta; leave both out, or use penalty = "exact"'
+                'kl.penalty = "none" cannot hold a target or use a beta or a controller; leave them out, '
+                'or use penalty = "exact"'
             )
 
     @property
