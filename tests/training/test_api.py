@@ -56,6 +56,18 @@ def test_prompts_and_rewards_are_python_objects(tmp_path, model):
     assert [s.step for s in again.steps] == [0, 1, 2, 3]
 
 
+def test_settings_of_a_reward_given_in_python_count(tmp_path, model):
+    def scaled(completions, by=1.0):
+        return [by] * len(completions)
+
+    said = {"rewards.0.weight": 0.5, "rewards.0.name": "mine", "rewards.0.args": {"by": 3.0}}
+    run = kleash.train(
+        model, ROWS, [scaled, "vader"], out=tmp_path / "run", settings={**SETTINGS, **said, "rewards.1.weight": 0}
+    )
+    assert run.steps[0].scores["mine"] == 3.0
+    assert run.steps[0].score == 1.5
+
+
 def test_left_out_a_conservative_leash_is_held(tmp_path, model):
     (tmp_path / "p.txt").write_text("t3\nt4\n")
     run = kleash.train(model, tmp_path / "p.txt", "vader", out=tmp_path / "run", settings=SETTINGS)

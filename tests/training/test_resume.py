@@ -22,6 +22,7 @@ from kleash.models.spec import ModelSpec
 from kleash.runlog import Checkpoint, Notice, Resume, RunEnd, RunStart, Sample, current, read
 from kleash.training import checkpoint, online
 from kleash.training.api import start
+from kleash.training.run import Run
 from kleash.training.toml import parse_config
 
 LORA = {"model__adapter": {"rank": 2}, "train__learning_rate": 1e-2}
@@ -191,6 +192,16 @@ def test_a_reward_that_fails_leaves_what_was_trained(tmp_path):
     assert said[0] in finished.events, "what is said about a resume is not void by it"
 
 
+def test_an_update_that_is_not_finite_leaves_what_was_trained(tmp_path, monkeypatch):
+    from kleash.training import learn
+
+    norms = iter([1.0, 1.0, float("nan")])
+    monkeypatch.setattr(learn.torch.nn.utils, "clip_grad_norm_", lambda *_: next(norms))
+    with pytest.raises(RunError, match="the weights were not moved by it"):
+        start(parse_config(settings(tmp_path, train__checkpoint_every=50)))
+    assert [c.step for c in events(tmp_path / "run", Checkpoint)] == [2]
+
+
 @pytest.fixture
 def finished(tmp_path):
     start(parse_config(settings(tmp_path)))
@@ -235,6 +246,18 @@ def test_loosening_needs_to_be_meant(finished):
         start(config, resume=True)
     run = start(config, resume=True, loosen=True)
     assert [s.target for s in run.steps][-2:] == ["9 nats/sequence"] * 2
+
+
+def test_the_leash_compared_with_is_the_one_last_in_force(finished):
+    def again(target: str, steps: int, **how: bool) -> Run:
+        tree = settings(finished, kl__target=target, train__steps=steps)
+        return start(parse_config(tree), resume=True, **how)
+
+    again("0.1 nats/sequence", 5)
+    with pytest.raises(UsageError, match=r"from 0.1 nats/sequence to 0.5 nats/sequence.*--loosen"):
+        again("0.5 nats/sequence", 6)
+    again("0.5 nats/sequence", 6, loosen=True)
+    assert again("0.5 nats/sequence", 7).finished, "what was allowed once is allowed"
 
 
 def test_a_beta_raised_on_resume_is_the_beta_of_the_next_step(tmp_path):

@@ -36,13 +36,13 @@ class Rewarder:
     timeout_s: float
 
 
-def load_rewards(specs: Sequence[RewardSpec | str | Callable[..., Any]]) -> list[Rewarder]:
+def load_rewards(specs: Sequence[RewardSpec | str | Callable[..., Any] | Rewarder]) -> list[Rewarder]:
     """Every reward of a run, in order.
 
     Raises:
         UsageError: none is given, two share a name, all have weight 0, or one cannot be loaded.
     """
-    rewarders = [load_reward(spec) for spec in specs]
+    rewarders = [spec if isinstance(spec, Rewarder) else load_reward(spec) for spec in specs]
     names = [rewarder.name for rewarder in rewarders]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -52,10 +52,14 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """The run goes on from a checkpoint; `step` is computed next and all later records so far are void."""
+    """The run goes on from a checkpoint; `step` is computed next and all later records so far are void.
+
+    config: fully resolved, as it is in force from here on.
+    """
 
     step: int
     started: str | None = None
+    config: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

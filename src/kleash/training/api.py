@@ -4,6 +4,8 @@ import datetime
 import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ import kleash
 from kleash.errors import RunError, UsageError
 from kleash.models.fingerprint import differences
 from kleash.records import Target
+from kleash.rewards.load import Rewarder, load_reward
+from kleash.rewards.spec import RewardSpec
 from kleash.runlog.jsonl import Writer, read
 from kleash.runlog.schema import Resume, RunStart, current, last_of_each_step
 from kleash.training import checkpoint
@@ -74,7 +78,16 @@ def train(
     config = parse_config(with_settings(tree, settings or {}))
     column = config.data.column
     rows = read_prompts(prompts, column) if isinstance(prompts, str | Path) else as_prompts(prompts, column)
-    return start(config, prompts=rows, rewards=rewards, resume=resume)
+    loaded = [_rewarder(given, spec) for given, spec in zip(rewards, config.rewards, strict=True)]
+    return start(config, prompts=rows, rewards=loaded, resume=resume)
+
+
+def _rewarder(given: Callable[..., Any] | str, spec: RewardSpec) -> Rewarder:
+    """A reward given in Python, with what `settings` say of it, such as {"rewards.0.weight": 0.5}."""
+    if isinstance(given, str):
+        return load_reward(spec)
+    made = load_reward(partial(given, **spec.args) if spec.args else given)
+    return replace(made, name=spec.name or made.name, weight=spec.weight, timeout_s=spec.timeout_s)
 
 
 def start(
@@ -130,10 +143,16 @@ def _check_out(run: Run, log: Path, resume: bool) -> None:
 
 
 def _check_leash(log: Path, config: Config, loosen: bool) -> None:
-    before = parse_config(_started(log).config)
+    before = parse_config(_in_force(log))
     looser = loosened(before.kl, config.kl)
     if looser and not loosen:
         raise UsageError(f"resuming would loosen the leash: {'; '.join(looser)}. If that is meant, add --loosen")
+
+
+def _in_force(log: Path) -> dict[str, Any]:
+    """The config of the newest resume, or of the start: what a leash is compared with."""
+    resumes = [event.config for event in read(log) if isinstance(event, Resume) and event.config is not None]
+    return resumes[-1] if resumes else _started(log).config
 
 
 def _begun(job: Job, sinks: Sinks) -> Progressing:
@@ -171,23 +190,25 @@ def _resumed(job: Job, log: Path, sinks: Sinks) -> Progressing:
         restored = checkpoint.restore(path, job.config.model, job.loaded.policy, job.optimizer)
         step, controller = restored.step, continued(job.config.kl, restored.leash, restored.controller)
     for writer in (sinks.events, sinks.samples):
-        writer.write(Resume(step=step, started=_now()))
+        writer.write(Resume(step=step, started=_now(), config=_resolved(job)))
     for sentence in passed_over:
         sinks.notice("checkpoint_passed_over", sentence)
     for sentence in _changes(started.config, _resolved(job)):
         sinks.notice("config_changed", sentence, step)
-    sinks.say(f"resuming at step {step}" + ("" if path is None else f" from {path}"))
+    sinks.say(f"resuming at step {step} " + ("(there is no complete checkpoint)" if path is None else f"from {path}"))
     history = [record for record in last_of_each_step(read(log)) if record.step < step]
     return Progressing(step=step, controller=controller, saved=step, history=history, best=_best(job, history))
 
 
 def _best(job: Job, history: list[Any]) -> Best:
-    """The best so far, from the log: the score it had when it was chosen."""
+    """The best so far, from the log: the score it had when it was chosen. One after the step resumed at is void."""
     link = job.run_dir / "best"
     if not link.exists():
         return Best()
     name = link.resolve().name
     done = int(name.removeprefix("step-"))
+    if done > len(history):
+        return Best()
     return Best(smoothed_score([record for record in history if record.step < done]), name)
 
 
