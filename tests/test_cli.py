@@ -107,13 +107,24 @@ def test_a_tokenizer_without_pad_is_no_fault(kleash_, tmp_path):
 
 def test_the_reward_of_a_user_goes_wrong(kleash_, tmp_path):
     for name, said in {
-        "nothing": ("no sample of 4 has a score", "Return a number"),
+        "nothing": ("no sample of 12 has a score", "Return a number"),
         "nan": ("gave nan", "sample 0"),
         "short": ("returned 1 scores for 4",),
         "absent": ("there is no 'absent'", "it has"),
     }.items():
         path = toml(tmp_path, rewards=[{"use": f"{tmp_path / 'rewards.py'}:{name}"}], out=str(tmp_path / name))
         sentence(kleash_("train", path), WRONG if name == "absent" else FAILED, *said)
+
+
+def test_what_a_reward_prints_is_no_part_of_the_json(kleash_, tmp_path):
+    path = toml(tmp_path, rewards=[{"use": f"{tmp_path / 'loud.py'}:loud"}], train__steps=1)
+    (tmp_path / "loud.py").write_text(
+        "def loud(completions):\n    print('heard')\n    return [1.0] * len(completions)\n"
+    )
+    code, out, err = kleash_("train", path, "--json")
+    assert code == GOOD, err
+    assert json.loads(out)["score"] == 1.0
+    assert "heard" in err
 
 
 def test_a_reward_that_hangs(kleash_, tmp_path):

@@ -9,6 +9,7 @@ import os
 import shlex
 import sys
 import warnings
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,7 +66,8 @@ def train(
     checked = load_config(config, given)
     progress = Progress(Console(stderr=as_json))
     try:
-        run = start(checked, resume=resume, loosen=loosen, check_only=check_only, progress=progress)
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a reward prints is no part of the JSON
+            run = start(checked, resume=resume, loosen=loosen, check_only=check_only, progress=progress)
     except KeyboardInterrupt:
         typer.echo(_stopped(checked.out, shlex.join([str(config), *given])), err=True)
         raise
