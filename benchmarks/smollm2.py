@@ -28,6 +28,8 @@ from kleash.training.toml import dump_config, load_config
 OUT, PAGE = Path("runs/bench-smollm2"), Path("docs/runs/smollm2.md")
 #: Steps whose mean is "at first"; "at last" is the last third, where the leash is judged.
 FIRST = 5
+#: A leash has held when the mean KL of the last third is within this share of the target.
+HELD = 0.10
 #: A step's KL counts as near its target within this share of it.
 NEAR = 0.25
 #: Steps between two lines of the table of courses; openers shown, and samples of each.
@@ -116,7 +118,7 @@ def page(out: Path) -> str:
     ]
     parts += [f"**Not done yet: {', '.join(missing)}.**\n"] if missing else []
     if logs:
-        parts += [figures(logs), courses(logs), samples(logs)]
+        parts += [verdicts(logs), figures(logs), courses(logs), samples(logs)]
     return "\n".join(parts)
 
 
@@ -134,10 +136,11 @@ def machine() -> str:
 
 
 Value = Callable[[Step], float | None]
+KL = "KL(policy‖reference), nats/sequence"
 ROWS: dict[str, tuple[Value, str]] = {
     "reward": (lambda s: s.score, ".2f"),
     "its standard deviation over samples": (lambda s: s.score_std, ".2f"),
-    "KL(policy‖reference), nats/sequence": (lambda s: None if s.kl_ref is None else s.kl_ref.value, ".2f"),
+    KL: (lambda s: None if s.kl_ref is None else s.kl_ref.value, ".2f"),
     "beta": (lambda s: s.beta, ".4f"),
     "entropy, nats/token": (lambda s: s.entropy, ".2f"),
     "distinct-2": (lambda s: s.distinct_2, ".2f"),
@@ -158,6 +161,22 @@ def figures(logs: dict[str, Log]) -> str:
     return f"## Figures\n\n{table(heads, rows)}\n"
 
 
+def verdicts(logs: dict[str, Log]) -> str:
+    """A sentence a run: what the reward did, and whether the leash held."""
+    lines = []
+    for label, log in logs.items():
+        reward, kl, pairs = (_change(log, *ROWS[name]) for name in ("reward", KL, "distinct-2"))
+        line = f"- **{label}**: reward {reward}, KL {kl}, distinct-2 {pairs}."
+        if log.target is not None:
+            held = mean(log.kl_value(step) for step in last(log)) or 0.0
+            off = held / log.target.value - 1
+            good = abs(off) <= HELD
+            line += f" The target of {log.target} {'held' if good else '**did not settle** in these steps'} ({off:+.0%}"
+            line += f" over the last third; the highest step had {max(log.kl_value(s) or 0.0 for s in log.steps):.1f})."
+        lines.append(line)
+    return "## What came of it\n\n" + "\n".join(lines) + "\n"
+
+
 def courses(logs: dict[str, Log]) -> str:
     """Reward, KL and beta of each run by step; the last line measures the finished policy."""
     total = max(len(log.steps) for log in logs.values())
@@ -169,11 +188,11 @@ def courses(logs: dict[str, Log]) -> str:
 def samples(logs: dict[str, Log]) -> str:
     """The same openers in every run, each at the last step that drew it, beside what the untrained model wrote."""
     text = (
-        f"## Samples\n\nThe first {SHOWN} completions of the first {OPENERS} openers by the alphabet, not chosen, with reward and KL: "
-        "untrained (the first step that drew the opener), and each run's last. ⏎ is a line break.\n"
+        f"## Samples\n\nThe first {SHOWN} completions of {OPENERS} openers (by the alphabet, not chosen) with reward "
+        "and KL: at the first step that drew the opener, and at each run's last. ⏎ is a line break.\n"
     )
     prompts = sorted({prompt_text(s.prompt) for log in logs.values() for s in log.samples})[:OPENERS]
-    columns = {"untrained": _drawn(next(iter(logs.values())), first=True)}
+    columns = {"at first": _drawn(next(iter(logs.values())), first=True)}
     columns |= {label: _drawn(log, first=False) for label, log in logs.items()}
     for prompt in prompts:
         found = {label: by_prompt.get(prompt, [])[:SHOWN] for label, by_prompt in columns.items()}
