@@ -30,13 +30,13 @@ STEPS, SEEDS = 100, 10
 FREE_KEEPS, HELD_KEEPS, HELD_GAINS, SHARE = 0.5, 0.9, 0.5, 0.9
 
 INTRODUCTION = """\
-# The demo over {seeds} seeds
+# The demo over ten seeds
 
 Made by `python -m benchmarks.demo_seeds > docs/runs/demo.md` (`make bench-demo`); finished runs are kept and not done
 again. The command fails if a claim does not hold.
 
 {machine}
-
+{missing}
 Each seed is `kleash demo --seed N`: {steps} steps of GRPO, exact penalty, AdamW at 1e-3, 8 prompts × 8 completions of
 at most 32 tokens, reward VADER; the three runs of a seed differ in [kl] alone. A run's figures are means over its last
 tenth of steps ({last} samples). The base model's are those of step 0 of all seeds together ({base} samples): reward
@@ -111,8 +111,8 @@ CLAIMS = (
 )
 
 
-def page(seeds: Sequence[Seed], steps: int) -> tuple[str, list[str]]:
-    """The page, and the claims that failed."""
+def page(seeds: Sequence[Seed], *, steps: int, missing: int = 0) -> tuple[str, list[str]]:
+    """The page, and the claims that failed; `missing`: seeds that are not done yet."""
     base = base_of(seeds)
     verdicts = [judge(seed, base) for seed in seeds]
     counts = [sum(column) for column in zip(*verdicts, strict=True)]
@@ -120,7 +120,8 @@ def page(seeds: Sequence[Seed], steps: int) -> tuple[str, list[str]]:
     failed = [f"{claim}: {n} of {len(seeds)}" for claim, n in counted if n < SHARE * len(seeds)]
     last = max(1, round((steps + 1) * ENDS)) * 64
     text = INTRODUCTION.format(
-        seeds=len(seeds), machine=machine(), steps=steps, last=last, base=base.samples, reward=base.reward,
+        missing=f"\n**{missing} of {len(seeds) + missing} seeds are not done yet.**\n" if missing else "",
+        machine=machine(), steps=steps, last=last, base=base.samples, reward=base.reward,
         fluency=base.fluency,
     )  # fmt: skip
     sections = {
@@ -175,7 +176,7 @@ def main() -> int:
     if not seeds:
         print("FAILED: no seed is done", file=sys.stderr)
         return 1
-    text, failed = page(seeds, chosen.steps)
+    text, failed = page(seeds, steps=chosen.steps, missing=len(runs) - len(seeds))
     print(text, end="")
     if len(seeds) < len(runs):
         failed.append(f"only {len(seeds)} of {len(runs)} seeds are done")
