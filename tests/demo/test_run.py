@@ -72,6 +72,18 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.md"]
 
 
+def test_what_cannot_be_meant_takes_no_earlier_demo_away(tmp_path: Path) -> None:
+    demo.make_room(tmp_path / "out")
+    kept = tmp_path / "out" / "beta-0"
+    kept.mkdir()
+    for wrong in ({"steps": 0, "seed": 0}, {"steps": 1, "seed": -1}):
+        with pytest.raises(UsageError, match="steps must be at least 1"):
+            demo.run_demo(tmp_path / "out", everything=False, quiet=True, **wrong)
+    assert kept.exists()
+    with pytest.raises(UsageError, match="cannot be written"):
+        demo.make_room(Path("/dev/null/out"))
+
+
 def test_a_run_that_fails_ends_the_others_and_is_quoted(tmp_path: Path, programs: Callable[[str], None]) -> None:
     programs(
         "import sys, time\n"

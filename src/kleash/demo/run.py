@@ -57,9 +57,11 @@ def run_demo(out: Path, *, everything: bool, steps: int, seed: int, quiet: bool)
         The table's rows, and the paths of the report and of each run, as plain values.
 
     Raises:
-        UsageError: `out` holds something that is not a demo.
+        UsageError: `out` holds something that is not a demo or cannot be written, or a number cannot be meant.
         RunError: a run failed.
     """
+    if steps < 1 or not 0 <= seed < 2**63:  # before an earlier demo is taken away
+        raise UsageError(f"--steps {steps} --seed {seed}: steps must be at least 1, the seed at least 0 and below 2^63")
     console = Console(quiet=quiet, highlight=False)
     chosen = LEASHES | (MORE if everything else {})
     make_room(out)
@@ -101,8 +103,11 @@ def make_room(out: Path) -> None:
     """
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / MARK).exists())):
         raise UsageError(f"{out} holds something that is not a demo; choose another place with --out")
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MARK).write_text("{}", encoding="utf-8")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / MARK).write_text("{}", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written: {error.strerror}; choose another place with --out") from None
     for run in plan(out, LEASHES | MORE, steps=1, seed=0):
         if run.path.exists():
             shutil.rmtree(run.path)
