@@ -198,3 +198,10 @@ def test_steps_done_twice_across_a_kill(tmp_path):
     path.write_bytes(path.read_bytes()[:-5])
     write(path, Step(step=2, beta=2.0), Step(step=3, beta=2.0))
     assert [(s.step, s.beta) for s in last_of_each_step(read(path))] == [(0, 1.0), (1, 1.0), (2, 2.0), (3, 2.0)]
+
+
+def test_a_log_has_one_writer_at_a_time(tmp_path):
+    path = tmp_path / "events.jsonl"
+    with Writer(path), pytest.raises(RunError, match="another process is writing"):
+        Writer(path)
+    Writer(path).close()

@@ -8,20 +8,29 @@ import json
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from kleash.errors import RunError
 from kleash.runlog.schema import Event, from_json, to_json
 
 
 class Writer:
-    """Appends events to a file. Opening one mends a last line that an earlier writer did not finish."""
+    """Appends events to a file, alone. Opening one mends a last line that an earlier writer did not finish.
+
+    Raises:
+        RunError: the file cannot be written, or another process is writing it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (open as long as the writer is)
+            _lock(self._file)
             self._mend()
+        except BlockingIOError:
+            self._file.close()
+            raise RunError(f"another process is writing {path}: that run is still going on; end it first") from None
         except OSError as error:
             raise RunError(f"cannot write the run log {path}: {error.strerror or error}") from error
 
@@ -60,6 +69,22 @@ class Writer:
             self._file.write(b"\n")
         else:
             self._file.truncate(start)
+
+
+def _lock(file: IO[bytes]) -> None:
+    """Ours until it is closed or the process ends, however it ends. Where files cannot be locked, nothing is.
+
+    Raises:
+        BlockingIOError: it is another's.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except (ImportError, OSError):  # Windows; file systems without locks
+        return
 
 
 def read(path: Path) -> list[Event]:
