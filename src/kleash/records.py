@@ -153,7 +153,7 @@ class Step:
     )
     kl_ref_token: Reading | None = metric("The same KL per token: summed over tokens, divided by their number.")
     kl_old: Reading | None = metric(
-        "KL(old policy‖policy) per sequence at the step's last minibatch: the size of the update, not the leash. Not measured with a single update per step."
+        "KL(old policy‖policy) per sequence at the step's last minibatch: the size of the update, not the leash. With a single update per step: after it, on the first prompts of every tenth step."
     )
     kl_sampler: Reading | None = metric(
         "KL(sampler‖policy) per token (k1): disagreement between the sampler's recorded log-probs and the trainer's."
