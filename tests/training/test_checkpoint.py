@@ -15,7 +15,7 @@ from kleash.errors import RunError
 from kleash.models.load import load
 from kleash.models.spec import Adapter, ModelSpec
 from kleash.records import ControllerState
-from kleash.runlog import RunEnd
+from kleash.runlog import Notice, RunEnd
 from kleash.training import checkpoint
 from kleash.training.api import start
 from kleash.training.config import KLSpec
@@ -212,3 +212,15 @@ def test_a_log_that_cannot_be_ended_does_not_hide_why_the_run_did(tmp_path, monk
     with pytest.raises(RunError, match="the judge is out"):
         start(parse_config(settings(tmp_path, rewards=rewards)))
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000002"]
+
+
+def test_a_file_system_without_links_ends_no_run(tmp_path, monkeypatch):
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    run = start(parse_config(settings(tmp_path, train__steps=2)))
+    assert run.finished
+    assert [n.text for n in events(run.path, Notice) if "cannot be made to point at it" in n.text]
+    with pytest.raises(RunError, match="no link to it could be made"):
+        _ = run.best

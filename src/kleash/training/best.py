@@ -1,11 +1,10 @@
 """Which checkpoint is `best`: the highest smoothed score among those whose KL kept to the leash."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kleash.errors import RunError
 from kleash.records import Reading, Step, Target
 
 #: Smoothing of the score: an exponential mean over about so many steps.
@@ -21,11 +20,12 @@ class Best:
     score: float | None = None
     path: str | None = None
 
-    def consider(self, run_dir: Path, checkpoint: Path, history: Sequence[Step]) -> "Best":
+    def consider(
+        self, run_dir: Path, checkpoint: Path, history: Sequence[Step], notice: Callable[[str], None]
+    ) -> "Best":
         """The better of this and a new checkpoint; run_dir/best is made to point at it, atomically.
 
-        Raises:
-            RunError: the link cannot be made.
+        Where no link can be made (some network drives) that is noticed, and is no reason to end a run.
         """
         score = smoothed_score(history)
         if score is None or not within_leash(history[-1]) or (self.score is not None and score <= self.score):
@@ -36,7 +36,7 @@ class Best:
             draft.symlink_to(checkpoint.relative_to(run_dir), target_is_directory=True)
             os.replace(draft, link)
         except OSError as error:
-            raise RunError(f"{link} cannot be made to point at {checkpoint.name}: {error.strerror}") from error
+            notice(f"{checkpoint} is the best so far, but {link} cannot be made to point at it: {error.strerror}")
         return Best(score, checkpoint.name)
 
 

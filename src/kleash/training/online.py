@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -277,11 +278,10 @@ def _save(job: Job, state: Progressing, sinks: Sinks) -> None:
     path = checkpoint.save(
         job.checkpoints, state.step, loaded.policy, loaded.tokenizer, job.optimizer, state.controller, kl
     )
-    last = state.history[-1] if state.history else None
+    last = state.history[-1]
     name = path.relative_to(job.run_dir).as_posix()
-    score, kl_ref = (None, None) if last is None else (last.score, last.kl_ref)
-    sinks.events.write(Checkpoint(step=state.step, path=name, score=score, kl_ref=kl_ref))
-    state.best = state.best.consider(job.run_dir, path, state.history)
+    sinks.events.write(Checkpoint(step=state.step, path=name, score=last.score, kl_ref=last.kl_ref))
+    state.best = state.best.consider(job.run_dir, path, state.history, partial(sinks.notice, "no_best_link"))
 
 
 class _Clock:

@@ -65,10 +65,13 @@ class Run:
         """The checkpoint with the highest smoothed score whose KL kept within 1.25 × the target.
 
         Raises:
-            RunError: no checkpoint did.
+            RunError: no checkpoint did, or the file system takes no links.
         """
         if not (self.path / "best").exists():
-            raise RunError(f"{self.path} has no best checkpoint: none yet kept its KL within 1.25 × the target")
+            raise RunError(
+                f"{self.path} has no best checkpoint: none yet kept its KL within 1.25 × the target, or no link to it "
+                "could be made; run.checkpoints has all of them"
+            )
         return Saved(self.path / "best")
 
     def report(self) -> Path:
