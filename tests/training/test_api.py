@@ -54,6 +54,15 @@ def test_prompts_and_rewards_are_python_objects(tmp_path, model):
         settings={**SETTINGS, "train.steps": 3}, resume=True,
     )  # fmt: skip
     assert [s.step for s in again.steps] == [0, 1, 2, 3]
+    looser = {
+        "kl_target": "3 nats/sequence",
+        "out": run.path,
+        "settings": {**SETTINGS, "train.steps": 4},
+        "resume": True,
+    }
+    with pytest.raises(UsageError, match="loosen=True"):
+        kleash.train(model, ROWS, [has_answer, length], **looser)
+    assert kleash.train(model, ROWS, [has_answer, length], **looser, loosen=True).steps[-1].target == "3 nats/sequence"
 
 
 def test_settings_of_a_reward_given_in_python_count(tmp_path, model):

@@ -44,6 +44,7 @@ def train(
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
+    loosen: bool = False,
 ) -> Run:
     """Improves a model on a reward, on a leash.
 
@@ -59,6 +60,7 @@ def train(
         out: the run's directory; left out, runs/ and the time.
         settings: anything else of the config by its dotted name, {"train.steps": 100, "algorithm.kind": "rloo"}.
         resume: go on with the run in `out`.
+        loosen: allow a looser leash on resume.
 
     Raises:
         UsageError: something asked for is wrong; nothing was started.
@@ -79,7 +81,7 @@ def train(
     column = config.data.column
     rows = read_prompts(prompts, column) if isinstance(prompts, str | Path) else as_prompts(prompts, column)
     loaded = [_rewarder(given, spec) for given, spec in zip(rewards, config.rewards, strict=True)]
-    return start(config, prompts=rows, rewards=loaded, resume=resume)
+    return start(config, prompts=rows, rewards=loaded, resume=resume, loosen=loosen)
 
 
 def _rewarder(given: Callable[..., Any] | str, spec: RewardSpec) -> Rewarder:
@@ -146,7 +148,10 @@ def _check_leash(log: Path, config: Config, loosen: bool) -> None:
     before = parse_config(_in_force(log))
     looser = loosened(before.kl, config.kl)
     if looser and not loosen:
-        raise UsageError(f"resuming would loosen the leash: {'; '.join(looser)}. If that is meant, add --loosen")
+        raise UsageError(
+            f"resuming would loosen the leash: {'; '.join(looser)}. If that is meant, add --loosen "
+            "(in Python: loosen=True)"
+        )
 
 
 def _in_force(log: Path) -> dict[str, Any]:
