@@ -174,6 +174,7 @@ def test_missing_sections_are_named():
         ({"train": {"groups_per_pass": 0}}, "at least 1"),
         ({"train": {"learning_rate": 0}}, "above 0"),
         ({"train": {"learning_rate": "fast"}}, "valid number"),
+        ({"train": {"stop": "."}}, "should be a list"),
         ({"train": {"max_grad_norm": 0}}, "above 0"),
         ({"train": {"warmup_updates": -1}}, "at least 0"),
         ({"train": {"weight_decay": -1}}, "at least 0"),
@@ -269,6 +270,12 @@ def test_a_file_that_cannot_be_read(tmp_path, text, said):
         path.write_text(text)
     with pytest.raises(UsageError, match=said):
         load_config(path)
+
+
+def test_a_byte_order_mark_is_no_fault(tmp_path):
+    text = 'out = "o"\nmodel.policy = "m"\ndata.prompts = "p"\nrewards = [{ use = "vader" }]\n'
+    (tmp_path / "run.toml").write_text(text, encoding="utf-8-sig")
+    assert load_config(tmp_path / "run.toml").out == "o"
 
 
 def test_not_text(tmp_path):

@@ -30,7 +30,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     path = Path(path)
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        tree = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise UsageError(f"there is no config file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -112,7 +112,7 @@ def _sentence(keys: tuple[Any, ...], names: list[str], kind: str, message: str, 
         return f"{where!r} is missing"
     if kind == "union_tag_invalid":
         return f"{where} has no kind {_tag(given)!r}; {_nearest(_tag(given), list(_KINDS.get(keys, ())))}"
-    text = message.removeprefix("Value error, ")
+    text = message.removeprefix("Value error, ").replace("a valid tuple", "a list")
     return text if kind == "value_error" else f"{where} = {given!r}: {text[:1].lower()}{text[1:]}"
 
 
