@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kleash.kl.penalties import Penalty, Ratios
-from kleash.rl.advantages import leave_one_out, leave_one_out_alive
+from kleash.rl.advantages import group_sum, leave_one_out, leave_one_out_alive
 from kleash.rl.policy_losses import PrefixRatios, clipped_surrogate, prefix_ratios
 from kleash.tensors import Batch, Look
 
@@ -99,10 +99,15 @@ def group_relative_losses(
 def _full_reward(
     look: Look, batch: Batch, advantage: Float[Tensor, "B T"], ratios: PrefixRatios
 ) -> Float[Tensor, "B T"]:
-    """−[ρ_{1:T} R − ρ_{1:t} b] ℓ_t; ratios are 1 outside the mask, so the last column is ρ_{1:T}."""
+    """−[ρ_{1:T} R − ρ_{1:t} b] ℓ_t; ratios are 1 outside the mask, so the last column is ρ_{1:T}.
+
+    A member with no other scored one beside it has no baseline, and so no credit.
+    """
     score = batch.score[:, None]
     baseline = score - advantage
-    return -(ratios.through[:, -1:] * score - ratios.through * baseline) * look.logprobs
+    others = group_sum(batch.scored.to(score.dtype), batch.rollout.group)[:, None] - 1
+    credit = torch.where(others > 0, ratios.through[:, -1:] * score - ratios.through * baseline, 0.0)
+    return -credit * look.logprobs
 
 
 def weigh_groups(per_token: Float[Tensor, "B T"], batch: Batch) -> Float[Tensor, "B T"]:
