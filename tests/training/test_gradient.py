@@ -47,29 +47,36 @@ def expected(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("penalty", SEQUENCE_PENALTIES)
+@pytest.mark.parametrize(
+    "penalty",
+    ["exact", *(pytest.param(name, marks=pytest.mark.slow) for name in SEQUENCE_PENALTIES if name != "exact")],
+)
 def test_gradient_through_the_loop(penalty, algorithm, tmp_path, monkeypatch):
     made, c = ALGORITHMS[algorithm]
     found, truth = expected(Setting(made, SEQUENCE_PENALTIES[penalty]), tmp_path, monkeypatch)
     assert relative(found, c * truth) < LOOP
 
 
+@pytest.mark.slow
 def test_gradient_with_accumulation(tmp_path, monkeypatch):
     found, truth = expected(Setting(RLOO(group_size=2), Exact(), groups_per_pass=1000), tmp_path, monkeypatch)
     assert relative(found, truth) < LOOP
 
 
+@pytest.mark.slow
 def test_gradient_with_minibatches_without_a_step_between(tmp_path, monkeypatch):
     # 7,225 groups in 5 equal minibatches: the mean of their gradients is the whole batch's.
     found, truth = expected(Setting(RLOO(group_size=2, minibatches=5), Exact()), tmp_path, monkeypatch)
     assert relative(found, truth) < LOOP
 
 
+@pytest.mark.slow
 def test_gradient_with_lora(tmp_path, monkeypatch):
     found, truth = expected(Setting(GRPO(group_size=2), Exact(), lora=True), tmp_path, monkeypatch)
     assert relative(found, 0.5 * truth) < LOOP
 
 
+@pytest.mark.slow
 def test_batch_std_divides_reward_and_leash_alike(tmp_path, monkeypatch):
     found, truth = expected(Setting(GRPO(group_size=2, std="batch"), Exact()), tmp_path, monkeypatch)
     # Every sequence appears equally often among the enumerated samples.
@@ -84,6 +91,7 @@ PER_POSITION = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PER_POSITION)
 def test_in_loss_is_the_stated_per_position_gradient(name, tmp_path, monkeypatch):
     penalty, forward = PER_POSITION[name]
@@ -100,6 +108,7 @@ def test_in_loss_is_the_stated_per_position_gradient(name, tmp_path, monkeypatch
     assert relative(spy.seen[0], whole) > 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     # token_mean divides by the minibatch's tokens, here those of the whole enumeration: a constant. Its cosine on
@@ -131,6 +140,7 @@ def _shifted(rollout):
     return replace(rollout, mask=torch.cat([rollout.mask[:, 1:], torch.zeros_like(rollout.mask[:, :1])], 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", ["sign of beta", "own term detached", "future term dropped", "mask shifted"])
 def test_mutations_fail(mutation, tmp_path, monkeypatch):
     setting = Setting(RLOO(group_size=2), Exact())
@@ -188,6 +198,7 @@ def _off_policy(algorithm, penalty, reward, kl, tmp_path, monkeypatch) -> tuple[
     return run_step(setting, policy, reference, pairs(policy), tmp_path, monkeypatch).seen[1], truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("penalty", ["exact", "in_reward", "future_sampled"])
 def test_full_off_policy_form_is_exact(penalty, tmp_path, monkeypatch):
     algorithm = RLOO(group_size=2, epochs=2, clip="none", off_policy="full")
@@ -195,6 +206,7 @@ def test_full_off_policy_form_is_exact(penalty, tmp_path, monkeypatch):
     assert relative(found, truth) < LOOP
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kl", [0.016, 0.13, 0.57])
 @pytest.mark.parametrize("penalty", ["exact", "in_reward", "future_sampled"])
 def test_default_off_policy_form_is_exact_in_the_kl_until_it_truncates(penalty, kl, tmp_path, monkeypatch):
@@ -208,6 +220,7 @@ def test_default_off_policy_form_is_exact_in_the_kl_until_it_truncates(penalty, 
 TRUNCATED_ERRORS = {0.016: 0.004, 0.13: 0.010, 0.57: 0.019}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kl", TRUNCATED_ERRORS)
 def test_default_off_policy_form_truncates_within_bounds(kl, tmp_path, monkeypatch):
     no_reward = torch.zeros(S, dtype=torch.float64)
