@@ -145,9 +145,7 @@ class Step:
     step: int = field(
         metadata={"doc": "Number of the step, from 0. Its figures describe the policy *before* its update."}
     )
-    beta: float = field(
-        metadata={"doc": "Strength of the KL penalty used in this step's loss; the only place it is read."}
-    )
+    beta: float = field(metadata={"doc": "Strength of the KL penalty used in this step's loss."})
     kl_ref: Reading | None = metric(
         "KL(policy‖reference) per sequence: the leash. Exact (full vocabulary) unless `estimator` says otherwise."
     )
@@ -160,6 +158,10 @@ class Step:
     )
     target: str | None = metric("The KL target in force, with its unit.")
     controller_held: str | None = metric("Why the controller did not use the last reading; empty when it did.")
+    beta_clipped: int | None = metric("Updates so far in which beta met one of its bounds.")
+    error_clipped: int | None = metric(
+        "Updates so far in which the controller took its error at the clip, not as measured."
+    )
     price: float | None = metric(
         "Reward gained per nat of kl_ref over the window (least squares over the last 20 steps). At the optimum of a fixed-beta run it equals beta."
     )

@@ -12,7 +12,7 @@ from kleash.kl.estimators import beyond_bound
 from kleash.kl.measure import measure
 from kleash.kl.penalties import InLoss, Penalty
 from kleash.masked import masked_mean
-from kleash.records import Reading, Step, Target
+from kleash.records import ControllerState, Reading, Step, Target
 from kleash.rewards.score import Scored
 from kleash.tensors import Look, Rollout
 from kleash.training.learn import Learned
@@ -112,6 +112,11 @@ def update_figures(learned: Learned, penalty: Penalty, rollout: Rollout) -> dict
         "ratio_truncations": learned.truncations,
         "k3_linear_fraction": linear,
     }
+
+
+def controller_figures(state: ControllerState) -> dict[str, int | str | None]:
+    """What the controller says of its own update, as fields of `Step`."""
+    return {"controller_held": state.held, "beta_clipped": state.clipped, "error_clipped": state.saturated}
 
 
 def price(points: Sequence[tuple[float | None, float | None]]) -> float | None:

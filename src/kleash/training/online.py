@@ -33,7 +33,7 @@ from kleash.training import checkpoint
 from kleash.training.best import Best
 from kleash.training.config import Config
 from kleash.training.data import Prompts, indices
-from kleash.training.gauges import Collected, gauge, update_figures
+from kleash.training.gauges import Collected, controller_figures, gauge, update_figures
 from kleash.training.interrupt import stop_asked
 from kleash.training.learn import Update, learn, observe, step_size
 
@@ -160,8 +160,8 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
     record = replace(
         record,
         **update_figures(learned, job.update.penalty, batch.rollout),
+        **controller_figures(controller),
         kl_old=kl_old,
-        controller_held=controller.held,
         learning_rate=rate,
         seconds={name: round(s, 4) for name, s in seconds.items()},
         tokens_forward=counter.take(),
