@@ -230,6 +230,13 @@ def test_a_log_without_a_whole_record_is_no_run(tmp_path, left):
     assert start(config).finished
 
 
+def test_a_best_that_is_a_copy_is_not_written_over(finished):
+    (finished / "run" / "best").unlink()
+    (finished / "run" / "best").mkdir()
+    with pytest.raises(UsageError, match="is not the link that a run makes there"):
+        start(parse_config(settings(finished, train__steps=5)), resume=True)
+
+
 def test_another_reference_is_refused(finished):
     build.checkpoint(
         finished / "other", seed=5, hidden_size=16, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1

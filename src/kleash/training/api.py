@@ -208,6 +208,8 @@ def _resumed(job: Job, log: Path, sinks: Sinks) -> Progressing:
 def _best(job: Job, history: list[Any]) -> Best:
     """The best so far, from the log: the score it had when it was chosen. One after the step resumed at is void."""
     link = job.run_dir / "best"
+    if link.exists() and not link.is_symlink():
+        raise UsageError(f"{link} is not the link that a run makes there; move it away, then resume")
     if not link.exists():
         return Best()
     name = link.resolve().name
