@@ -60,7 +60,7 @@ class Loss(NamedTuple):
     truncations: int
 
 
-class Step(NamedTuple):
+class UpdateRule(NamedTuple):
     """How the update may move: the clip range, the cap on prefix ratios, the off-policy form."""
 
     clip: Clip
@@ -69,7 +69,7 @@ class Step(NamedTuple):
 
 
 def group_relative_losses(
-    look: Look, batch: Batch, penalty: Penalty, beta: float, scales: Scales, how: Step
+    look: Look, batch: Batch, penalty: Penalty, beta: float, scales: Scales, how: UpdateRule
 ) -> TokenLosses:
     """Per-token losses of a policy gradient with leave-one-out credit and a KL penalty.
 

@@ -22,8 +22,8 @@ from kleash.algorithms.group_relative import (
     Loss,
     OffPolicy,
     Scales,
-    Step,
     Totals,
+    UpdateRule,
     group_relative_losses,
     weigh_groups,
 )
@@ -74,7 +74,7 @@ class GRPO:
         Source: Shao et al. 2024, arXiv 2402.03300; Dr. GRPO: Liu et al. 2025, arXiv 2503.20783; docs/kl.md §4.
         Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
         """
-        how = Step(self.clip, self.prefix_cap, self.off_policy)
+        how = UpdateRule(self.clip, self.prefix_cap, self.off_policy)
         losses = group_relative_losses(look, batch, penalty, beta, self._scales(batch, totals), how)
         value = reduce_tokens(
             weigh_groups(losses.per_token, batch),

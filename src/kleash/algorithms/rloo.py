@@ -16,8 +16,8 @@ from kleash.algorithms.group_relative import (
     Loss,
     OffPolicy,
     Scales,
-    Step,
     Totals,
+    UpdateRule,
     group_relative_losses,
     ones,
     weigh_groups,
@@ -56,7 +56,7 @@ class RLOO:
         Source: Ahmadian et al. 2024, arXiv 2402.14740; KL terms: docs/kl.md §4.
         Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
         """
-        how = Step(self.clip, self.prefix_cap, self.off_policy)
+        how = UpdateRule(self.clip, self.prefix_cap, self.off_policy)
         losses = group_relative_losses(look, batch, penalty, beta, Scales(ones(batch), ones(batch)), how)
         value = reduce_tokens(
             weigh_groups(losses.per_token, batch),
