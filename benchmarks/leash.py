@@ -24,8 +24,7 @@ OUT = Path("runs/bench-leash")
 STEPS, TARGET, RATE = 120, 4.0, 1e-3
 #: At a third of the learning rate the KL takes about three times as long to reach its target for the first time.
 SLOW_STEPS = 240
-#: One setting for every row. The error is clipped tighter than by default: until the KL has first reached its target
-#: the error says "too little" at every step, and the integral would fall far below where it will be needed.
+#: One setting for every row, the defaults written out.
 CONTROLLER = {"kind": "pi", "kp": 1.0, "ki": 0.1, "error_clip": 0.3}
 #: Steps of each phase of the schedule, and its targets.
 PHASE, SCHEDULE = 120, (4.0, 2.0, 8.0)
@@ -51,10 +50,9 @@ again. The command fails if a run misses a criterion.
 
 The tiny model, full fine-tuning, AdamW at 1e-3, 8 prompts × 8 completions of at most 32 tokens a step, reward VADER,
 target 4 nats/sequence unless said otherwise. **One setting of the controller for all rows**: PI on log beta with
-kp {kp:g}, ki {ki:g} and the error clipped to ±{error_clip:g}, first beta 0.05. The default clip, ±1, is for targets
-that may be a hundredfold off; here it lets the integral fall too far while the KL first rises (GRPO, exact, seed 0: a
-peak of 9.9 nats with ±1, of 5.1 with ±0.3). The reading is the exact kl_ref of each step's 64 samples, whatever the
-penalty in the loss.
+kp {kp:g}, ki {ki:g} and the error clipped to ±{error_clip:g} (the defaults), first beta 0.05. A clip of ±1 lets the
+integral fall too far while the KL first rises (GRPO, exact, seed 0: a peak of 9.9 nats with ±1, of 5.1 with ±0.3). The
+reading is the exact kl_ref of each step's 64 samples, whatever the penalty in the loss.
 
 A run holds when, over the last third of the steps a target was in force, the mean KL is within 10 % of it, and at
 least 90 % of the readings' exponential moving averages (span 10 steps) are within ±25 %.

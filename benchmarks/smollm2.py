@@ -33,7 +33,7 @@ HELD = 0.10
 #: A step's KL counts as near its target within this share of it.
 NEAR = 0.25
 #: Steps between two lines of the table of courses; openers shown, and samples of each.
-EVERY, OPENERS, SHOWN = 4, 4, 3
+EVERY, OPENERS, SHOWN = 8, 4, 3
 
 INTRODUCTION = """\
 # SmolLM2-135M on a CPU, with the leash and without

@@ -31,8 +31,8 @@ from kleash.records import Reading, Target
 
 #: Steps within which the law is in its band for good, from any of STARTS; None: it is not, and the docs say so.
 SETTLES: dict[str, dict[str, int | None]] = {
-    "PI": {"plain": 300, "20 % noise": 400, "±0.6 nats noise": 400, "dead time 5": 350},
-    "PID": {"plain": 300, "20 % noise": 400, "±0.6 nats noise": 400, "dead time 5": 350},
+    "PI": {"plain": 400, "20 % noise": 500, "±0.6 nats noise": 500, "dead time 5": 450},
+    "PID": {"plain": 400, "20 % noise": 500, "±0.6 nats noise": 500, "dead time 5": 450},
     "Dual": {"plain": 650, "20 % noise": 700, "±0.6 nats noise": 800, "dead time 5": 700},
     "Ziegler, paper": {"plain": 500, "20 % noise": 600, "±0.6 nats noise": 550, "dead time 5": 2500},
     "Ziegler, code": {"plain": 1050, "20 % noise": 1050, "±0.6 nats noise": 1700, "dead time 5": 1050},

@@ -77,11 +77,11 @@ def test_each_law_is_its_config(kind: str) -> None:
 
 
 KNOBS: list[tuple[Any, dict[str, Any]]] = [
-    (PI(), {"kp": 0.5, "ki": 0.2, "error_clip": 0.3, "beta_min": 0.04, "beta_max": 0.06}),
-    (PID(), {"kp": 0.5, "ki": 0.2, "kd": 2.0, "error_clip": 0.3, "beta_min": 0.04, "beta_max": 0.06}),
-    (Dual(), {"rate": 0.04, "error_clip": 0.3, "beta_min": 0.0499, "beta_max": 0.0501}),
-    (Ziegler(), {"form": "paper", "horizon": 99, "error_clip": 0.3, "beta_min": 0.0499, "beta_max": 0.0501}),
-    (Ziegler(form="paper"), {"gain": 0.2, "error_clip": 0.3, "beta_min": 0.0499, "beta_max": 0.0501}),
+    (PI(), {"kp": 0.5, "ki": 0.2, "error_clip": 0.5, "beta_min": 0.04, "beta_max": 0.06}),
+    (PID(), {"kp": 0.5, "ki": 0.2, "kd": 2.0, "error_clip": 0.5, "beta_min": 0.04, "beta_max": 0.06}),
+    (Dual(), {"rate": 0.04, "error_clip": 0.5, "beta_min": 0.0499, "beta_max": 0.0501}),
+    (Ziegler(), {"form": "paper", "horizon": 99, "error_clip": 0.5, "beta_min": 0.0499, "beta_max": 0.0501}),
+    (Ziegler(form="paper"), {"gain": 0.2, "error_clip": 0.5, "beta_min": 0.0499, "beta_max": 0.0501}),
     (PPORule(), {"band": 1.1, "factor": 3.0, "beta_min": 0.04, "beta_max": 0.06}),
     (Linear(end=0.1, steps=9), {"end": 0.2, "steps": 8}),
     (Cosine(end=0.1, steps=9), {"end": 0.2, "steps": 8}),

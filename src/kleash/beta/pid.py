@@ -37,7 +37,7 @@ class PI:
     kind: Literal["pi"] = "pi"
     kp: float = 1.0
     ki: float = 0.1
-    error_clip: float = 1.0
+    error_clip: float = 0.3
     beta_min: float = BETA_MIN
     beta_max: float = BETA_MAX
     __pydantic_config__ = STRICT
@@ -66,7 +66,7 @@ class PID:
     kp: float = 1.0
     ki: float = 0.1
     kd: float = 1.0
-    error_clip: float = 1.0
+    error_clip: float = 0.3
     beta_min: float = BETA_MIN
     beta_max: float = BETA_MAX
     __pydantic_config__ = STRICT
