@@ -33,10 +33,10 @@ from kleash.models.stopping import Ends
 from kleash.rewards.load import Rewarder
 from kleash.runlog.jsonl import Writer
 from kleash.tensors import Rollout
-from kleash.training import online
+from kleash.training import collect, online
 from kleash.training.data import as_prompts
+from kleash.training.job import Job, Progressing, Sinks
 from kleash.training.learn import Update
-from kleash.training.online import Job, Progressing, Sinks
 from kleash.training.toml import parse_config
 
 V, T, EOS, C = 5, 3, 2, 3
@@ -164,7 +164,7 @@ def run_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Spy:
     """One step of `kleash.training.online` with this rollout in the place of the sampler's."""
-    monkeypatch.setattr(online, "sample", lambda *args, **kwargs: setting.edit(rollout))
+    monkeypatch.setattr(collect, "sample", lambda *args, **kwargs: setting.edit(rollout))
     n = rollout.n_prompts
     tokenizer = small_tokenizer()
     reward = scores() if setting.reward is None else setting.reward

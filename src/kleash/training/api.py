@@ -23,8 +23,8 @@ from kleash.training.best import Best, smoothed_score
 from kleash.training.config import Config, resolved
 from kleash.training.data import Prompts, as_prompts, read_prompts
 from kleash.training.describe import describe
+from kleash.training.job import Job, Progressing, Sinks
 from kleash.training.loosening import continued, loosened
-from kleash.training.online import Job, Progressing, Sinks
 from kleash.training.online import train as loop
 from kleash.training.preflight import preflight
 from kleash.training.progress import Progress

@@ -2,7 +2,7 @@
 
 from kleash.records import Target
 from kleash.training.config import DEFAULT_TARGET
-from kleash.training.online import Job
+from kleash.training.job import Job
 
 
 def describe(job: Job) -> list[str]:

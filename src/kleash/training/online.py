@@ -8,89 +8,27 @@ No stage reaches behind itself. Beta is read in one line, in `_take_step`.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 
 from kleash.errors import RunError
 from kleash.models.counting import TokenCounter
-from kleash.models.load import Loaded
-from kleash.models.prompts import decode, encode
-from kleash.models.reference import Reference
-from kleash.models.sampling import Sampling, sample
-from kleash.records import Controller, ControllerState, Step
-from kleash.rewards.load import Rewarder
-from kleash.rewards.score import Scored, score
-from kleash.runlog.jsonl import Writer
-from kleash.runlog.schema import Checkpoint, Notice, RunEnd, Sample
-from kleash.tensors import Batch, ReferenceStates, Rollout
+from kleash.records import Step
+from kleash.runlog.schema import Checkpoint, RunEnd, Sample
 from kleash.training import checkpoint
-from kleash.training.best import Best
-from kleash.training.config import Config
-from kleash.training.data import Prompts, indices
+from kleash.training.collect import Clock, collect
 from kleash.training.gauges import Collected, controller_figures, gauge, update_figures
 from kleash.training.interrupt import stop_asked
-from kleash.training.learn import Update, learn, observe, step_size
+from kleash.training.job import Job, Progressing, Sinks
+from kleash.training.learn import learn, observe, step_size
 
 #: Every so many steps with a single update, one more forward of so many prompts measures how far it went (kl_old).
 STEP_SIZE_EVERY, STEP_SIZE_PROMPTS = 10, 8
 #: Samples of each step that go into samples.jsonl: all of the first prompts' groups up to this many.
 SAMPLES_LOGGED = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A run's parts, assembled and checked; nothing in it changes but weights and optimizer state."""
-
-    config: Config
-    run_dir: Path
-    loaded: Loaded
-    reference: Reference
-    rewarders: Sequence[Rewarder]
-    prompts: Prompts
-    sampling: Sampling
-    update: Update
-    controller: Controller
-    optimizer: torch.optim.Optimizer
-    learning_rate: float
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.run_dir / "checkpoints"
-
-
-@dataclass(slots=True)
-class Progressing:
-    """What moves from step to step: the next step's number, beta's state, the records so far, the best checkpoint.
-
-    `unmoved`: no update of `step` has begun, so its weights are whole. `saved`: the step of the last checkpoint tried.
-    """
-
-    step: int
-    controller: ControllerState
-    unmoved: bool = True
-    saved: int = 0
-    history: list[Step] = field(default_factory=list)
-    best: Best = field(default_factory=Best)
-
-
-class Sinks(NamedTuple):
-    """Where a run tells of itself."""
-
-    events: Writer
-    samples: Writer
-    show: Callable[[Step, tuple[Any, str, float | None], int], None]
-    say: Callable[[str], None]
-
-    def notice(self, what: str, text: str, step: int | None = None) -> None:
-        """Said to the user and kept in the log."""
-        self.say(text)
-        self.events.write(Notice(what=what, text=text, step=step))
 
 
 def train(job: Job, state: Progressing, sinks: Sinks) -> None:
@@ -137,8 +75,8 @@ def _end_badly(job: Job, state: Progressing, sinks: Sinks, error: BaseException)
 
 
 def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> None:
-    clock, settings, began = _Clock(counter), job.config, time.perf_counter()
-    collected, batch = _collect(job, state.step, clock)
+    clock, settings, began = Clock(counter), job.config, time.perf_counter()
+    collected, batch = collect(job, state.step, clock)
     beta = state.controller.beta
     rate = _warm(job.learning_rate, state.step, job)
     for group in job.optimizer.param_groups:
@@ -175,71 +113,14 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
 
 def _measure_only(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> None:
     """The finished policy's own figures, on the prompts that the next step would have taken."""
-    clock = _Clock(counter)
-    collected, batch = _collect(job, state.step, clock)
+    clock = Clock(counter)
+    collected, batch = collect(job, state.step, clock)
     with clock.phase("update"):
         look = observe(job.loaded.policy, batch.rollout, batch.reference, job.update)
     target = job.config.kl.target_at(state.step)
     record = gauge(state.step, state.controller.beta, target, collected, look, state.history)
     record = replace(record, tokens_forward=counter.take())
     _tell(state, record, collected, look.kl, sinks, job.config.train.steps)
-
-
-def _collect(job: Job, step: int, clock: "_Clock") -> tuple[Collected, Batch]:
-    """Sample, score, and the reference's states."""
-    train, loaded = job.config.train, job.loaded
-    G = job.update.algorithm.group_size
-    index = indices(step, train.prompts_per_step, len(job.prompts), train.seed)
-    prompts, columns = job.prompts.take(index, G)
-    with clock.phase("sample"):
-        rollout = sample(
-            loaded.policy,
-            encode(prompts[::G], loaded.tokenizer, context=loaded.context, max_new_tokens=job.sampling.max_new_tokens),
-            job.sampling,
-            loaded.ends,
-            group_size=G,
-            seed=train.seed,
-            step=step,
-            prompt_index=index,
-        )
-        completions = decode(rollout, loaded.tokenizer)
-    with clock.phase("score"):
-        scored = score(job.rewarders, prompts, completions, columns)
-    with clock.phase("reference"):
-        states = _reference_states(job, rollout)
-    collected = Collected(
-        rollout=rollout,
-        prompts=list(prompts),
-        completions=completions,
-        scored=scored,
-        mismatch=job.sampling.mismatch,
-    )
-    return collected, _batch(rollout, scored, states)
-
-
-def _reference_states(job: Job, rollout: Rollout) -> ReferenceStates:
-    """In the passes of the update, so that both sides run in the same shapes and step 0 is exactly 0."""
-    n, size = rollout.n_prompts, job.update.groups_per_pass or rollout.n_prompts
-    parts = [job.reference.states(rollout.groups(i, min(i + size, n)), job.update.path) for i in range(0, n, size)]
-    if len(parts) == 1 and parts[0].hidden.shape[1] == rollout.mask.shape[1]:
-        return parts[0]
-    whole = torch.zeros(*rollout.mask.shape, parts[0].hidden.shape[2], dtype=parts[0].hidden.dtype)
-    whole = whole.to(parts[0].hidden.device)
-    row = 0
-    for part in parts:
-        whole[row : row + part.hidden.shape[0], : part.hidden.shape[1]] = part.hidden
-        row += part.hidden.shape[0]
-    return ReferenceStates(whole, parts[0].head)
-
-
-def _batch(rollout: Rollout, scored: Scored, states: ReferenceStates) -> Batch:
-    device = rollout.mask.device
-    return Batch(
-        rollout=rollout,
-        score=torch.tensor([s or 0.0 for s in scored.total], dtype=rollout.sampler.dtype, device=device),
-        scored=torch.tensor([s is not None for s in scored.total], device=device),
-        reference=states,
-    )
 
 
 def _warm(rate: float, step: int, job: Job) -> float:
@@ -282,18 +163,3 @@ def _save(job: Job, state: Progressing, sinks: Sinks) -> None:
     name = path.relative_to(job.run_dir).as_posix()
     sinks.events.write(Checkpoint(step=state.step, path=name, score=last.score, kl_ref=last.kl_ref))
     state.best = state.best.consider(job.run_dir, path, state.history, partial(sinks.notice, "no_best_link"))
-
-
-class _Clock:
-    """Seconds by phase, and the token counter's phase with it."""
-
-    def __init__(self, counter: TokenCounter) -> None:
-        self.seconds: dict[str, float] = {}
-        self._counter = counter
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        began = time.perf_counter()
-        with self._counter.phase(name):
-            yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began

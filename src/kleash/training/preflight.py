@@ -13,7 +13,7 @@ from kleash.models.prompts import decode, encode
 from kleash.models.sampling import sample
 from kleash.rewards.score import Scored, score
 from kleash.tensors import Look, ReferenceStates, Rollout
-from kleash.training.online import Job
+from kleash.training.job import Job
 
 #: Prompts and completions of the trial rollout.
 TRIAL_PROMPTS, TRIAL_GROUP = 2, 2

@@ -13,8 +13,8 @@ from kleash.models.sampling import Sampling
 from kleash.rewards.load import load_rewards
 from kleash.training.config import Config
 from kleash.training.data import Prompts, indices
+from kleash.training.job import Job
 from kleash.training.learn import Update
-from kleash.training.online import Job
 
 #: Learning rates when none is given: usual for full fine-tuning, and for adapters, which need about ten times more.
 FULL_RATE, ADAPTER_RATE = 1e-5, 1e-4

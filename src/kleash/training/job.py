@@ -1,0 +1,70 @@
+"""The records of a run in progress: its fixed parts, what moves from step to step, and where it tells of itself."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from kleash.models.load import Loaded
+from kleash.models.reference import Reference
+from kleash.models.sampling import Sampling
+from kleash.records import Controller, ControllerState, Step
+from kleash.rewards.load import Rewarder
+from kleash.runlog.jsonl import Writer
+from kleash.runlog.schema import Notice
+from kleash.training.best import Best
+from kleash.training.config import Config
+from kleash.training.data import Prompts
+from kleash.training.learn import Update
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A run's parts, assembled and checked; nothing in it changes but weights and optimizer state."""
+
+    config: Config
+    run_dir: Path
+    loaded: Loaded
+    reference: Reference
+    rewarders: Sequence[Rewarder]
+    prompts: Prompts
+    sampling: Sampling
+    update: Update
+    controller: Controller
+    optimizer: torch.optim.Optimizer
+    learning_rate: float
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.run_dir / "checkpoints"
+
+
+@dataclass(slots=True)
+class Progressing:
+    """What moves from step to step: the next step's number, beta's state, the records so far, the best checkpoint.
+
+    `unmoved`: no update of `step` has begun, so its weights are whole. `saved`: the step of the last checkpoint tried.
+    """
+
+    step: int
+    controller: ControllerState
+    unmoved: bool = True
+    saved: int = 0
+    history: list[Step] = field(default_factory=list)
+    best: Best = field(default_factory=Best)
+
+
+class Sinks(NamedTuple):
+    """Where a run tells of itself."""
+
+    events: Writer
+    samples: Writer
+    show: Callable[[Step, tuple[Any, str, float | None], int], None]
+    say: Callable[[str], None]
+
+    def notice(self, what: str, text: str, step: int | None = None) -> None:
+        """Said to the user and kept in the log."""
+        self.say(text)
+        self.events.write(Notice(what=what, text=text, step=step))
