@@ -36,7 +36,7 @@ from kleash.tensors import Rollout
 from kleash.training import collect, online
 from kleash.training.data import as_prompts
 from kleash.training.job import Job, Progressing, Sinks
-from kleash.training.learn import Update
+from kleash.training.passes import Update
 from kleash.training.toml import parse_config
 
 V, T, EOS, C = 5, 3, 2, 3

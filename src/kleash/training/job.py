@@ -17,7 +17,7 @@ from kleash.runlog.schema import Notice
 from kleash.training.best import Best
 from kleash.training.config import Config
 from kleash.training.data import Prompts
-from kleash.training.learn import Update
+from kleash.training.passes import Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

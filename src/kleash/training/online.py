@@ -23,7 +23,8 @@ from kleash.training.collect import Clock, collect
 from kleash.training.gauges import Collected, controller_figures, gauge, update_figures
 from kleash.training.interrupt import stop_asked
 from kleash.training.job import Job, Progressing, Sinks
-from kleash.training.learn import learn, observe, step_size
+from kleash.training.learn import learn, step_size
+from kleash.training.passes import observe
 
 #: Every so many steps with a single update, one more forward of so many prompts measures how far it went (kl_old).
 STEP_SIZE_EVERY, STEP_SIZE_PROMPTS = 10, 8

@@ -14,7 +14,7 @@ from kleash.rewards.load import load_rewards
 from kleash.training.config import Config
 from kleash.training.data import Prompts, indices
 from kleash.training.job import Job
-from kleash.training.learn import Update
+from kleash.training.passes import Update
 
 #: Learning rates when none is given: usual for full fine-tuning, and for adapters, which need about ten times more.
 FULL_RATE, ADAPTER_RATE = 1e-5, 1e-4

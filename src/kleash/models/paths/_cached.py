@@ -1,0 +1,62 @@
+"""cached: the prompt's keys and values, computed once, then repeated for its completions."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from kleash.errors import RunError
+from kleash.models.paths._layout import fed, positions
+from kleash.tensors import Rollout
+
+
+def prefill(
+    body: nn.Module, config: Any, ids: Int[Tensor, "N P"], mask: Bool[Tensor, "N P"]
+) -> tuple[Float[Tensor, "N H"], Any]:
+    """The prompts, once: the hidden state that predicts the first token, and the cache of keys and values.
+
+    Raises:
+        RunError: the model did not fill the cache; the completions would run without their prompt.
+    """
+    cache = DynamicCache(config=config)
+    out = body(
+        input_ids=ids.masked_fill(~mask, 0),
+        attention_mask=mask.long(),
+        position_ids=positions(mask),
+        cache=cache,
+        use_cache=True,
+    )
+    _assert_length(cache, ids.shape[1])
+    return out.last_hidden_state[:, -1], cache
+
+
+def _assert_length(cache: Any, expected: int) -> None:
+    # Activation checkpointing in train() sets the cache to None without an error; never assume.
+    if (length := cache.get_seq_length()) != expected:
+        raise RunError(
+            f"the model kept {length} of {expected} tokens in its cache, so completions would run without their "
+            'prompt; use path="packed" (the cached path cannot run under activation checkpointing with gradients)'
+        )
+
+
+def cached(body: nn.Module, config: Any, rollout: Rollout) -> Float[Tensor, "B T H"]:
+    """The prompts first, then every completion against its prompt's keys and values."""
+    first, cache = prefill(body, config, rollout.prompt_ids, rollout.prompt_mask)
+    first = first[rollout.group][:, None]
+    P, T = rollout.prompt_ids.shape[1], rollout.completion_ids.shape[1]
+    if T == 1:
+        return first
+    cache.reorder_cache(rollout.group)  # row i becomes its prompt's: repeats, also in groups of unequal size
+    real = fed(rollout)
+    mask = torch.cat([rollout.prompt_mask[rollout.group], real], 1)
+    out = body(
+        input_ids=rollout.completion_ids[:, : T - 1].masked_fill(~real, 0),
+        attention_mask=mask.long(),
+        position_ids=positions(mask)[:, P:],
+        cache=cache,
+        use_cache=True,
+    )
+    _assert_length(cache, P + T - 1)
+    return torch.cat([first, out.last_hidden_state], 1)

@@ -1,0 +1,25 @@
+"""plain: the prompt repeated for every completion; the oracle, and the way for models that cannot share."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kleash.models.paths._layout import fed, positions
+from kleash.tensors import Rollout
+
+
+def plain(body: nn.Module, config: Any, rollout: Rollout) -> Float[Tensor, "B T H"]:
+    """Each row on its own: its prompt, then its completion."""
+    P, T = rollout.prompt_ids.shape[1], rollout.completion_ids.shape[1]
+    real = fed(rollout)
+    mask = torch.cat([rollout.prompt_mask[rollout.group], real], 1)
+    ids = torch.cat([rollout.prompt_ids[rollout.group], rollout.completion_ids[:, : T - 1]], 1)
+    out = body(
+        input_ids=ids.masked_fill(~mask, 0),
+        attention_mask=mask.long(),
+        position_ids=positions(mask),
+        use_cache=False,
+    )
+    return out.last_hidden_state[:, P - 1 :]

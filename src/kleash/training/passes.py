@@ -1,0 +1,109 @@
+"""One minibatch's passes through the model: looks without gradients, and gradients gathered over the passes.
+
+A pass is whole prompt groups, so that a group's credit is computed inside it; passes add up to the minibatch exactly.
+Nothing here zeroes a gradient or moves a weight.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kleash.algorithms import Algorithm, Totals
+from kleash.kl.penalties import Penalty
+from kleash.models.paths import PathName
+from kleash.models.policy import Policy
+from kleash.tensors import Batch, Look, ReferenceStates, Rollout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """How weights move. `length` is C, the constant by which token sums are divided (max_new_tokens).
+
+    `path` is the way through the model, one of those it passed at load.
+    """
+
+    algorithm: Algorithm
+    penalty: Penalty
+    length: int
+    temperature: float = 1.0
+    max_grad_norm: float = math.inf
+    groups_per_pass: int | None = None
+    path: PathName = "packed"
+
+
+class Passed(NamedTuple):
+    """What a minibatch's passes saw and counted. `look` is detached, of the minibatch's shape."""
+
+    look: Look
+    loss: float
+    clipped: int
+    truncations: int
+
+
+@torch.no_grad()
+def observe(policy: Policy, rollout: Rollout, reference: ReferenceStates | None, update: Update) -> Look:
+    """A look without gradients, in the same passes and by the same path as the update's own."""
+    looks = []
+    for first, last in spans(rollout.n_prompts, update.groups_per_pass or rollout.n_prompts):
+        part = rollout.groups(first, last)
+        states = None if reference is None else reference.rows(rollout.rows(first, last), part.mask.shape[1])
+        looks.append(policy(part, reference=states, temperature=update.temperature, path=update.path))
+    return _joined(looks, rollout)
+
+
+def differentiate(policy: Policy, batch: Batch, update: Update, totals: Totals, beta: float) -> Passed:
+    """Adds one minibatch's gradients to `.grad`, pass by pass; `totals` are the minibatch's, so that passes add up."""
+    looks: list[Look] = []
+    loss, clipped, truncations = 0.0, 0, 0
+    for first, last in spans(batch.rollout.n_prompts, update.groups_per_pass or batch.rollout.n_prompts):
+        part = batch.groups(first, last)
+        look = policy(part.rollout, reference=part.reference, temperature=update.temperature, path=update.path)
+        looks.append(_detached(look))
+        if not part.mask.any():
+            continue
+        term = update.algorithm.loss(look, part, totals, update.penalty, beta)
+        term.value.backward()
+        loss = loss + float(term.value.detach())
+        clipped, truncations = clipped + term.clipped, truncations + term.truncations
+    return Passed(_joined(looks, batch.rollout), loss, clipped, truncations)
+
+
+def spans(n: int, size: int) -> list[tuple[int, int]]:
+    """0 … n cut into consecutive (first, last) of `size`, the last one smaller."""
+    return [(i, min(i + size, n)) for i in range(0, n, size)]
+
+
+def _detached(look: Look) -> Look:
+    return Look(
+        look.logprobs.detach(),
+        look.entropy.detach(),
+        None if look.ref is None else look.ref.detach(),
+        None if look.kl is None else look.kl.detach(),
+    )
+
+
+def _joined(looks: list[Look], rollout: Rollout) -> Look:
+    """Looks of consecutive parts as one of the whole rollout's shape."""
+
+    def joined(parts: list[Tensor]) -> Tensor:
+        whole = torch.zeros(rollout.mask.shape, dtype=parts[0].dtype, device=parts[0].device)
+        row = 0
+        for part in parts:
+            whole[row : row + part.shape[0], : part.shape[1]] = part
+            row += part.shape[0]
+        return whole
+
+    def given(name: str) -> Iterator[Tensor]:
+        return (value for look in looks if (value := getattr(look, name)) is not None)
+
+    refs, kls = list(given("ref")), list(given("kl"))
+    return Look(
+        joined(list(given("logprobs"))),
+        joined(list(given("entropy"))),
+        joined(refs) if refs else None,
+        joined(kls) if kls else None,
+    )
