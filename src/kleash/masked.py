@@ -1,6 +1,7 @@
 """Statistics over a bool mask (True = counts). A non-bool mask is an error: polarity flips are silent."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -28,6 +29,28 @@ def masked_sum(x: Float[Tensor, "*s"], mask: Bool[Tensor, "*s"]) -> Float[Tensor
 def masked_mean(x: Float[Tensor, "*s"], mask: Bool[Tensor, "*s"]) -> Float[Tensor, ""]:
     """Mean of x over True; NaN if nothing counts."""
     return masked_sum(x, mask) / mask.sum()
+
+
+class Whitened(NamedTuple):
+    """value: mean 0 and standard deviation 1 over True, 0 elsewhere. scale: what x was multiplied by."""
+
+    value: Tensor
+    scale: float
+
+
+def whiten(x: Float[Tensor, "*s"], mask: Bool[Tensor, "*s"]) -> Whitened:
+    """(x − mean) / std over True, the population's std. The mean is *removed*: there is no flag to keep it.
+
+    Without spread the value is 0 and the scale 1.
+
+    Source: lm-human-preferences, lm_human_preferences/utils/core.py whiten, with shift_mean=True.
+    Proved by: tests/test_masked.py::test_whiten_equals_numpy
+    """
+    require_bool(mask)
+    centred = torch.where(mask, x - masked_mean(x, mask), 0.0) if mask.any() else torch.zeros_like(x)
+    std = float((centred.square().sum() / mask.sum().clamp(min=1)).sqrt())
+    scale = 1 / std if std > 0 else 1.0
+    return Whitened(centred * scale, scale)
 
 
 def clustered_ratio(

@@ -198,8 +198,18 @@ class Step:
         "The value whose gradient was taken. With detached advantages it is not a performance measure."
     )
     grad_norm: float | None = metric("Global gradient norm before clipping.")
+    updates: int | None = metric(
+        "Updates taken in the step: epochs × minibatches, or fewer where step_kl_limit ended them."
+    )
     clip_fraction: float | None = metric("Share of counted tokens whose importance ratio the surrogate clipped.")
     ratio_truncations: int | None = metric("Tokens whose prefix importance ratio was truncated in the KL term.")
+    value_loss: float | None = metric(
+        "Mean over the update's tokens of ½ (V − return)², clipped as configured; in squared units of reward."
+    )
+    value_clip_fraction: float | None = metric("Share of counted tokens at which the value's clip cut its gradient.")
+    explained_variance: float | None = metric(
+        "1 − Var(return − V) / Var(return) over the step's tokens, V before the update: 1 is perfect, 0 no better than a constant."
+    )
     k3_linear_fraction: float | None = metric("Share of counted tokens past K3_BOUND, where k3 continues linearly.")
     learning_rate: float | None = metric("Learning rate of this step's update.")
     seconds: dict[str, float] = field(

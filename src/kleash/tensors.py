@@ -91,13 +91,38 @@ class Look:
 
     logprobs: log π(token). ref: log π_ref(token). kl: exact KL(π(·|prefix) ‖ π_ref(·|prefix)). entropy: of
     π(·|prefix). All in nats, per position, fp32 (float64 for a float64 model). ref and kl are None without a
-    reference. Values where the rollout's mask is False are finite and mean nothing.
+    reference. `values` are the critic's, of the state before each token, in units of reward; None without a critic.
+    Numbers where the rollout's mask is False are finite and mean nothing.
     """
 
     logprobs: Float[Tensor, "B T"]
     entropy: Float[Tensor, "B T"]
     ref: Float[Tensor, "B T"] | None = None
     kl: Float[Tensor, "B T"] | None = None
+    values: Float[Tensor, "B T"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """What each token of a step is credited with, computed once, before the step's first update; all detached.
+
+    `advantage`, in units of reward, has the penalty's charge to come in it. `scale` is what it was multiplied by (1,
+    or 1/σ where it was normalised): the KL's own term, which stands in the loss, takes it too. `values` are the
+    critic's before the update and `returns` what they should have been; None without a critic.
+    """
+
+    advantage: Float[Tensor, "B T"]
+    scale: float = 1.0
+    returns: Float[Tensor, "B T"] | None = None
+    values: Float[Tensor, "B T"] | None = None
+
+    def rows(self, rows: slice, width: int) -> "Credit":
+        return Credit(
+            advantage=self.advantage[rows, :width],
+            scale=self.scale,
+            returns=None if self.returns is None else self.returns[rows, :width],
+            values=None if self.values is None else self.values[rows, :width],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +131,7 @@ class Batch:
 
     score is the rewarder's number per sample, 0 where `scored` is False (such samples leave the loss). `old` is
     log π(token) when the rollout was made; None means the policy has not moved since (every ratio is exactly 1).
+    `credit` is there for algorithms that credit a whole step at once; None for those that do it in their loss.
     """
 
     rollout: Rollout
@@ -113,6 +139,7 @@ class Batch:
     scored: Bool[Tensor, " B"]
     reference: ReferenceStates | None = None
     old: Float[Tensor, "B T"] | None = None
+    credit: Credit | None = None
 
     @property
     def mask(self) -> Bool[Tensor, "B T"]:
@@ -129,4 +156,5 @@ class Batch:
             scored=self.scored[rows],
             reference=None if self.reference is None else self.reference.rows(rows, width),
             old=None if self.old is None else self.old[rows, :width],
+            credit=None if self.credit is None else self.credit.rows(rows, width),
         )

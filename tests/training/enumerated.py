@@ -23,12 +23,13 @@ from transformers import PreTrainedTokenizerFast
 from kleash.beta import Constant
 from kleash.models import adapters
 from kleash.models.counting import TokenCounter
+from kleash.models.critic import make_critic
 from kleash.models.heads import recipe_from
 from kleash.models.load import Loaded
 from kleash.models.policy import Policy
 from kleash.models.reference import Frozen
 from kleash.models.sampling import Sampling
-from kleash.models.spec import Adapter
+from kleash.models.spec import Adapter, CriticKind
 from kleash.models.stopping import Ends
 from kleash.rewards.load import Rewarder
 from kleash.runlog.jsonl import Writer
@@ -53,7 +54,7 @@ def small_model(seed: int) -> Any:
     )  # fmt: skip
 
 
-def small_policy(seed: int, *, lora: bool = False) -> Policy:
+def small_policy(seed: int, *, lora: bool = False, critic: CriticKind | None = None) -> Policy:
     built = small_model(seed)
     if lora:
         built = adapters.attach(built, Adapter(rank=2), "base", seed).double()
@@ -61,7 +62,13 @@ def small_policy(seed: int, *, lora: bool = False) -> Policy:
         for name, parameter in built.named_parameters():
             if "lora_B" in name:  # B = 0 would leave A without a gradient
                 parameter.data.normal_(std=0.5)
-    return Policy(built, recipe_from(build.CONFIGS["llama"](vocab_size=V), V))
+    policy = Policy(built, recipe_from(build.CONFIGS["llama"](vocab_size=V), V))
+    if critic is not None:
+        policy.critic, _ = make_critic(critic, policy.causal, Path("nowhere"))
+        torch.manual_seed(seed + 2)
+        for parameter in policy.critic.value.parameters():
+            parameter.data.normal_()  # any values will do; those of 0 would hide mistakes
+    return policy
 
 
 def small_tokenizer() -> PreTrainedTokenizerFast:
@@ -141,14 +148,21 @@ def pairs(policy: Policy) -> Rollout:
     return rollout_of(torch.stack([first, second], 1).flatten(), logprobs, probability[first] * probability[second])
 
 
-def rollout_of(rows: Tensor, logprobs: Tensor, probability: Tensor) -> Rollout:
+def singles(policy: Policy) -> Rollout:
+    """Every sequence as a group of its own, weighted by its probability times N."""
+    with torch.no_grad():
+        logprobs = token_logprobs(logits_of(policy))
+    return rollout_of(torch.arange(S), logprobs, logprobs.sum(1).exp(), size=1)
+
+
+def rollout_of(rows: Tensor, logprobs: Tensor, probability: Tensor, size: int = 2) -> Rollout:
     n = len(probability)
     return Rollout(
         prompt_ids=torch.tensor(PROMPT).expand(n, -1),
         prompt_mask=torch.ones(n, len(PROMPT), dtype=torch.bool),
         completion_ids=SPACE.ids[rows],
         mask=SPACE.mask[rows],
-        group=torch.arange(n).repeat_interleave(2),
+        group=torch.arange(n).repeat_interleave(size),
         sampler=logprobs[rows],
         truncated=~(SPACE.ids[rows] == EOS).any(1),
         weight=probability * n,

@@ -2,11 +2,13 @@
 
 from typing import Protocol, runtime_checkable
 
-from kleash.algorithms.group_relative import Loss, Totals
+from kleash.algorithms.group_relative import Loss, Totals, ValueFigures
 from kleash.algorithms.grpo import GRPO
+from kleash.algorithms.ppo import PPO
 from kleash.algorithms.rloo import RLOO
 from kleash.kl.penalties import Penalty
-from kleash.tensors import Batch, Look
+from kleash.records import Reading
+from kleash.tensors import Batch, Credit, Look
 
 
 @runtime_checkable
@@ -27,6 +29,47 @@ class Algorithm(Protocol):
     def loss(self, look: Look, batch: Batch, totals: Totals, penalty: Penalty, beta: float) -> Loss: ...
 
 
-ALGORITHMS: dict[str, type] = {"grpo": GRPO, "rloo": RLOO}
+@runtime_checkable
+class CreditsSteps(Protocol):
+    """An algorithm that credits a whole step at once: the loop asks it once, before the step's first update.
 
-__all__ = ["ALGORITHMS", "GRPO", "RLOO", "Algorithm", "Loss", "Totals"]
+    Its loss finds the answer in `batch.credit`. `look` is without gradients.
+    """
+
+    def credit(self, look: Look, batch: Batch, penalty: Penalty, beta: float) -> Credit: ...
+
+
+@runtime_checkable
+class LimitsSteps(Protocol):
+    """An algorithm that ends a step's updates once the policy has moved far enough from the one that sampled."""
+
+    def is_beyond(self, kl_old: Reading) -> bool:
+        """Whether the update at hand is not to be taken. kl_old is a step size, never the leash."""
+        ...
+
+
+@runtime_checkable
+class LearnsValues(Protocol):
+    """An algorithm with a value function: the policy gets a critic, and `Look.values` is there."""
+
+    @property
+    def vf_coef(self) -> float:
+        """Weight of the value loss."""
+        ...
+
+
+ALGORITHMS: dict[str, type] = {"grpo": GRPO, "rloo": RLOO, "ppo": PPO}
+
+__all__ = [
+    "ALGORITHMS",
+    "GRPO",
+    "PPO",
+    "RLOO",
+    "Algorithm",
+    "CreditsSteps",
+    "LearnsValues",
+    "LimitsSteps",
+    "Loss",
+    "Totals",
+    "ValueFigures",
+]

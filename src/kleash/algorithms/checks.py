@@ -1,4 +1,4 @@
-"""Invariants that the group-relative algorithms' configs share."""
+"""Invariants that the algorithms' configs share."""
 
 from kleash.errors import UsageError
 
@@ -8,7 +8,7 @@ def check_group_relative(
 ) -> None:
     """Raises UsageError for a setting under which the algorithm is not defined.
 
-    Source: leave-one-out needs another member; PPO's clip range lies in (0, 1).
+    Source: leave-one-out needs another member.
     Proved by: tests/algorithms/test_configs.py::test_refused_settings
     """
     if group_size < 2:
@@ -16,6 +16,15 @@ def check_group_relative(
             f"algorithm.group_size = {group_size}: the baseline is the mean of the *other* completions of a prompt, so "
             "a group needs at least 2"
         )
+    check_updates(epochs, minibatches, clip, prefix_cap, off_policy)
+
+
+def check_updates(epochs: int, minibatches: int, clip: float | str, prefix_cap: float, off_policy: str) -> None:
+    """Raises UsageError for updates that are not defined.
+
+    Source: PPO's clip range lies in (0, 1); the ratio of an unmoved policy is 1.
+    Proved by: tests/algorithms/test_configs.py::test_refused_settings
+    """
     if epochs < 1 or minibatches < 1:
         raise UsageError(f"algorithm.epochs = {epochs} and minibatches = {minibatches} must be at least 1")
     if not (clip == "none" or 0 < float(clip) < 1):

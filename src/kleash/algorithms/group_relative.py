@@ -52,12 +52,20 @@ class TokenLosses(NamedTuple):
     truncations: int
 
 
+class ValueFigures(NamedTuple):
+    """Of a value function's loss: its sum over tokens, and the tokens at which its clip cut the gradient."""
+
+    loss: float
+    clipped: int
+
+
 class Loss(NamedTuple):
-    """The number to differentiate, and what was bounded on the way."""
+    """The number to differentiate, and what was bounded on the way; `values` where there is a value function."""
 
     value: Float[Tensor, ""]
     clipped: int
     truncations: int
+    values: ValueFigures | None = None
 
 
 class UpdateRule(NamedTuple):

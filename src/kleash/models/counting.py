@@ -11,7 +11,7 @@ from kleash.models.policy import Policy
 
 
 class TokenCounter:
-    """Counts every forward of the bodies of these policies (a body shared by two of them once).
+    """Counts every forward of the bodies of these policies and of their critics (a shared body once).
 
     `counts` maps phase → token positions, padding included: it is what was computed. Forwards outside any phase are
     counted under "other".
@@ -20,7 +20,8 @@ class TokenCounter:
     def __init__(self, *policies: Policy) -> None:
         self.counts: Counter[str] = Counter()
         self._phase = "other"
-        bodies = {id(policy.body): policy.body for policy in policies}
+        critics = [policy.critic.body for policy in policies if policy.critic is not None]
+        bodies = {id(body): body for body in [*(p.body for p in policies), *critics] if body is not None}
         self._hooks = [body.register_forward_pre_hook(self._count, with_kwargs=True) for body in bodies.values()]
 
     def _count(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import torch
 from kleash.errors import UsageError
 from kleash.models import adapters, checkpoint_files
 from kleash.models.catalog import resolve
+from kleash.models.critic import make_critic
 from kleash.models.dropout import switch_off_dropout
 from kleash.models.heads import probe_head, recipe_from
 from kleash.models.paths import PathName
@@ -30,6 +31,7 @@ class Loaded:
         ends: every token that ends a completion, and the one that fills the room after it.
         paths: the ways through the model that this model passed at load; "plain" always.
         adapter: None (full fine-tune), "fresh", or "loaded" (trained before).
+        critic: None (the algorithm has none), "fresh", or "loaded" with the policy.
     """
 
     policy: Policy
@@ -40,6 +42,7 @@ class Loaded:
     ends: Ends
     paths: tuple[PathName, ...]
     adapter: Literal["fresh", "loaded"] | None
+    critic: Literal["fresh", "loaded"] | None = None
 
 
 def load(spec: ModelSpec, *, seed: int = 0) -> Loaded:
@@ -78,6 +81,10 @@ def _assemble(spec: ModelSpec, directory: Path, stored: torch.dtype, seed: int) 
     if spec.gradient_checkpointing:
         policy.causal.activation_checkpointing_enable({"use_reentrant": False})
         policy.train()  # eval() would silently switch checkpointing off
+    critic = None
+    if spec.critic is not None:
+        policy.critic, fresh = make_critic(spec.critic, policy.causal, directory)
+        critic = "fresh" if fresh else "loaded"
     return Loaded(
         policy=policy,
         tokenizer=tokenizer,
@@ -87,6 +94,7 @@ def _assemble(spec: ModelSpec, directory: Path, stored: torch.dtype, seed: int) 
         ends=_ends(policy.causal, tokenizer, spec.policy),
         paths=paths,
         adapter=adapter,
+        critic=critic,
     )
 
 

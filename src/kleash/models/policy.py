@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from kleash.errors import UsageError
 from kleash.kl.fused import fused
 from kleash.models.adapters import POLICY_ADAPTER, is_adapted
+from kleash.models.critic import Critic, save_critic
 from kleash.models.heads import Recipe, head_of
 from kleash.models.paths import PATHS, PathName
 from kleash.models.quiet import without_bars
@@ -21,16 +22,20 @@ class Policy(nn.Module):
     """A language model as kleash sees it. Only `forward` is called under gradients; nothing reaches inside.
 
     Attributes:
-        model: the transformers model with its head, or the peft model around it; the only child module.
+        model: the transformers model with its head, or the peft model around it.
+        critic: the value function, for algorithms that have one.
         recipe: what its head does.
         compute: the dtype of autocast, None to compute in the dtype of the weights.
     """
+
+    critic: Critic | None
 
     def __init__(self, model: Any, recipe: Recipe, *, compute: torch.dtype | None = None) -> None:
         super().__init__()
         self.model = model
         self.recipe = recipe
         self.compute = compute
+        self.critic = None
 
     def forward(
         self,
@@ -40,12 +45,13 @@ class Policy(nn.Module):
         temperature: float = 1.0,
         path: PathName = "packed",
     ) -> Look:
-        """Log-probs, entropy and, given the reference's states, exact KL of each counted completion token.
+        """Log-probs, entropy, the critic's values and, given the reference's states, exact KL of each counted token.
 
         Only counted positions go through the head; the rest of each result is 0.
         """
         mask = rollout.mask
         hidden = self.hidden(rollout, path)[mask]
+        values = None if self.critic is None else _spread(self.critic(self._critics(hidden, rollout, path)), mask)
         with self.autocast():
             seen = fused(
                 hidden,
@@ -60,12 +66,20 @@ class Policy(nn.Module):
             entropy=_spread(seen.entropy, mask),
             ref=None if seen.ref_logprobs is None else _spread(seen.ref_logprobs, mask),
             kl=None if seen.kl is None else _spread(seen.kl, mask),
+            values=values,
         )
 
     def hidden(self, rollout: Rollout, path: PathName = "packed") -> Float[Tensor, "B T H"]:
         """The final hidden state that predicts each completion token, by one of the three exact paths."""
         with self.autocast():
             return PATHS[path](self.body, self.config, rollout)
+
+    def _critics(self, own: Float[Tensor, "M H"], rollout: Rollout, path: PathName) -> Float[Tensor, "M H"]:
+        """The states that the critic reads: the policy's own, or those of its body by the same path."""
+        if self.critic is None or self.critic.body is None:
+            return own
+        with self.autocast():
+            return PATHS[path](self.critic.body, self.config, rollout)[rollout.mask]
 
     def head(self) -> Head:
         """The head with its weight live."""
@@ -109,7 +123,7 @@ class Policy(nn.Module):
         return chosen
 
     def save(self, directory: Path, tokenizer: Any) -> None:
-        """Writes what is trained in Hugging Face format: the model, or the policy's own adapter alone."""
+        """Writes what is trained in Hugging Face format: the model, or the policy's own adapter alone; and the critic."""
         with without_bars():
             if is_adapted(self.model):
                 # without the flag peft asks the hub whether the base's embeddings have grown
@@ -117,6 +131,8 @@ class Policy(nn.Module):
             else:
                 self.model.save_pretrained(directory)
             tokenizer.save_pretrained(directory)
+        if self.critic is not None:
+            save_critic(self.critic, directory)
 
 
 def _spread(values: Float[Tensor, " M"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:

@@ -8,6 +8,7 @@ from pydantic import ConfigDict
 from kleash.errors import UsageError
 
 DType = Literal["float32", "bfloat16"]
+CriticKind = Literal["head", "separate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class ModelSpec:
     reference: "start" (the policy as loaded, its adapter included), "base" (the adapter switched off), or anything
         that `policy` may be.
     adapter: leave out to train all weights; a policy that is itself an adapter trains that adapter.
+    critic: for algorithms with a value function: "head" puts it on the policy's own states, "separate" on those of a
+        second body that starts as a copy of the policy's. Left out: "head" where one is needed.
     dtype: "bfloat16" computes in bf16 over fp32 master weights; with an adapter the frozen base is stored in bf16.
     """
 
@@ -51,6 +54,7 @@ class ModelSpec:
     policy: str
     reference: str = "start"
     adapter: Adapter | None = None
+    critic: CriticKind | None = None
     dtype: DType = "float32"
     device: str = "auto"
     gradient_checkpointing: bool = False

@@ -174,5 +174,6 @@ def updates(steps: Steps) -> list[Chart]:
         one("Sampler mismatch", "nats/token", lambda step: step.kl_sampler.value if step.kl_sampler else None),
         one("Gradient norm", "before clipping", lambda step: step.grad_norm, log=True),
         one("Clipped tokens", "share", lambda step: step.clip_fraction),
+        one("Explained variance of the critic", "1 is perfect", lambda step: step.explained_variance),
         one("Seconds a step", "s", lambda step: step.seconds.get("total")),
     ]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from kleash.algorithms import GRPO, RLOO
+from kleash.algorithms import GRPO, PPO, RLOO, LearnsValues
 from kleash.beta import PI, PID, Constant, Cosine, Dual, Linear, PPORule, Ziegler
 from kleash.errors import UsageError
 from kleash.kl.penalties import Exact, FutureSampled, InLoss, InReward, NoPenalty
@@ -52,7 +52,7 @@ ControllerConfig = Annotated[
     Annotated[PI | PID | Dual | Ziegler | PPORule | Constant | Linear | Cosine, Field(discriminator="kind")],
     _kind("pi"),
 ]
-AlgorithmConfig = Annotated[Annotated[GRPO | RLOO, Field(discriminator="kind")], _kind("grpo")]
+AlgorithmConfig = Annotated[Annotated[GRPO | RLOO | PPO, Field(discriminator="kind")], _kind("grpo")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +217,17 @@ class Config:
                 f"algorithm.minibatches = {self.algorithm.minibatches} exceeds train.prompts_per_step = "
                 f"{self.train.prompts_per_step}; a minibatch is made of whole prompt groups"
             )
+        if self.model.critic is not None and not isinstance(self.algorithm, LearnsValues):
+            raise UsageError(
+                f'model.critic = "{self.model.critic}" would not be used: algorithm.kind = "{self.algorithm.kind}" has '
+                'no value function; leave it out, or use kind = "ppo"'
+            )
+
+
+def with_critic(config: Config) -> Config:
+    """The same config with the critic that its algorithm needs written out."""
+    needed = isinstance(config.algorithm, LearnsValues) and config.model.critic is None
+    return replace(config, model=replace(config.model, critic="head")) if needed else config
 
 
 def resolved(config: Config, *, learning_rate: float) -> Config:

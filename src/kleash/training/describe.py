@@ -22,6 +22,11 @@ def describe(job: Job) -> list[str]:
         f"steps      {config.train.steps} × {config.train.prompts_per_step} prompts × {update.algorithm.group_size} "
         f"completions of at most {config.train.max_new_tokens} tokens, learning rate {job.learning_rate:g}",
     ]
+    if job.loaded.policy.critic is not None:
+        where = "on the policy's own states" if job.loaded.policy.critic.body is None else "with a body of its own"
+        made = "made for this run, its first values are 0" if job.loaded.critic == "fresh" else "as it was trained"
+        size = sum(p.numel() for p in job.loaded.policy.critic.parameters() if p.requires_grad)
+        lines.append(f"critic     a value head {where}, {made}: {size:,} parameters to train")
     if job.sampling.mismatch:
         lines.append(f"note       {job.sampling.mismatch}; beta will not be adapted on them")
     return lines

@@ -108,8 +108,12 @@ def update_figures(learned: Learned, penalty: Penalty, rollout: Rollout) -> dict
     return {
         "loss": learned.loss,
         "grad_norm": learned.grad_norm,
+        "updates": learned.updates,
         "clip_fraction": learned.clip_fraction,
         "ratio_truncations": learned.truncations,
+        "value_loss": learned.value_loss,
+        "value_clip_fraction": learned.value_clip_fraction,
+        "explained_variance": learned.explained_variance,
         "k3_linear_fraction": linear,
     }
 
@@ -148,7 +152,10 @@ def _mean_std(values: list[float]) -> tuple[float | None, float | None]:
     return float(tensor.mean()), float(tensor.std(correction=0))
 
 
-def _without_spread(collected: Collected) -> float:
+def _without_spread(collected: Collected) -> float | None:
+    """None where every group is a single sample: nothing could be spread."""
+    if len(collected.completions) == collected.rollout.n_prompts:
+        return None
     groups: dict[int, set[float]] = {}
     for group, value in zip(collected.rollout.group.tolist(), collected.scored.total, strict=True):
         groups.setdefault(group, set()).update(() if value is None else (value,))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kleash.algorithms import Algorithm, Totals
+from kleash.algorithms import Algorithm, Totals, ValueFigures
 from kleash.kl.penalties import Penalty
 from kleash.models.paths import PathName
 from kleash.models.policy import Policy
@@ -42,6 +42,7 @@ class Passed(NamedTuple):
     loss: float
     clipped: int
     truncations: int
+    values: ValueFigures | None
 
 
 @torch.no_grad()
@@ -58,6 +59,7 @@ def observe(policy: Policy, rollout: Rollout, reference: ReferenceStates | None,
 def differentiate(policy: Policy, batch: Batch, update: Update, totals: Totals, beta: float) -> Passed:
     """Adds one minibatch's gradients to `.grad`, pass by pass; `totals` are the minibatch's, so that passes add up."""
     looks: list[Look] = []
+    values: list[ValueFigures] = []
     loss, clipped, truncations = 0.0, 0, 0
     for first, last in spans(batch.rollout.n_prompts, update.groups_per_pass or batch.rollout.n_prompts):
         part = batch.groups(first, last)
@@ -69,7 +71,9 @@ def differentiate(policy: Policy, batch: Batch, update: Update, totals: Totals, 
         term.value.backward()
         loss = loss + float(term.value.detach())
         clipped, truncations = clipped + term.clipped, truncations + term.truncations
-    return Passed(_joined(looks, batch.rollout), loss, clipped, truncations)
+        values += [] if term.values is None else [term.values]
+    fit = ValueFigures(sum(v.loss for v in values), sum(v.clipped for v in values)) if values else None
+    return Passed(_joined(looks, batch.rollout), loss, clipped, truncations, fit)
 
 
 def spans(n: int, size: int) -> list[tuple[int, int]]:
@@ -83,6 +87,7 @@ def _detached(look: Look) -> Look:
         look.entropy.detach(),
         None if look.ref is None else look.ref.detach(),
         None if look.kl is None else look.kl.detach(),
+        None if look.values is None else look.values.detach(),
     )
 
 
@@ -100,10 +105,11 @@ def _joined(looks: list[Look], rollout: Rollout) -> Look:
     def given(name: str) -> Iterator[Tensor]:
         return (value for look in looks if (value := getattr(look, name)) is not None)
 
-    refs, kls = list(given("ref")), list(given("kl"))
+    refs, kls, values = list(given("ref")), list(given("kl")), list(given("values"))
     return Look(
         joined(list(given("logprobs"))),
         joined(list(given("entropy"))),
         joined(refs) if refs else None,
         joined(kls) if kls else None,
+        joined(values) if values else None,
     )

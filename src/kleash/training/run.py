@@ -11,7 +11,7 @@ from kleash.runlog.jsonl import read
 from kleash.runlog.schema import Event, RunEnd, current, last_of_each_step
 
 #: What a checkpoint holds beside the model itself.
-TRAINING_FILES = ("optimizer.safetensors", "random.safetensors", "kleash.json")
+TRAINING_FILES = ("optimizer.safetensors", "random.safetensors", "critic.safetensors", "kleash.json")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from kleash.models.paths import PathName
 from kleash.models.reference import build_reference
 from kleash.models.sampling import Sampling
 from kleash.rewards.load import load_rewards
-from kleash.training.config import Config
+from kleash.training.config import Config, with_critic
 from kleash.training.data import Prompts, indices
 from kleash.training.job import Job
 from kleash.training.passes import Update
@@ -26,6 +26,7 @@ def build_job(config: Config, prompts: Prompts, rewards: Sequence[Any | Callable
     Raises:
         UsageError, RunError: with what is wrong in the config, a model, a reward or the prompts.
     """
+    config = with_critic(config)
     train = config.train
     sampling = Sampling(
         max_new_tokens=train.max_new_tokens,
