@@ -12,7 +12,7 @@ import pytest
 from tools import make_equations_doc
 from typer.testing import CliRunner
 
-from kleash.algorithms import ALGORITHMS, GRPO, RLOO
+from kleash.algorithms import ALGORITHMS, GRPO, PPO, RLOO
 from kleash.beta import CONTROLLERS
 from kleash.cli import app
 from kleash.kl.penalties import PENALTIES
@@ -153,7 +153,8 @@ def test_config_page_has_every_key_and_default(heading: str, spec: type) -> None
 
 
 def test_config_page_has_every_key_of_the_algorithms() -> None:
-    assert set(ALGORITHMS) == {"grpo", "rloo"}
+    assert set(ALGORITHMS) == {"grpo", "rloo", "ppo"}
+    assert documented("### PPO") == defaults(PPO)
     assert documented("## [algorithm]") == defaults(RLOO) | defaults(GRPO)
 
 

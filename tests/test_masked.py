@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tolerances import EXACT
+from tests.tolerances import EXACT, FP32
 
 from kleash.errors import UsageError
-from kleash.masked import clustered_ratio, masked_mean, masked_sum, require_bool
+from kleash.masked import clustered_ratio, masked_mean, masked_sum, require_bool, whiten
 
 
 def test_garbage_under_the_mask_changes_neither_sum_nor_gradient() -> None:
@@ -73,3 +73,32 @@ def test_duplicating_every_row_of_a_cluster_buys_no_certainty() -> None:
         x.repeat_interleave(8), torch.ones(160, dtype=torch.float64), torch.arange(20).repeat_interleave(8)
     )
     assert copied == pytest.approx(alone, rel=EXACT)
+
+
+@given(st.lists(st.tuples(st.floats(-9, 9), st.booleans()), min_size=1, max_size=9))
+def test_whiten_equals_numpy(pairs: list[tuple[float, bool]]) -> None:
+    """The mean is gone: the flag that two libraries had the wrong way round does not exist here."""
+    x = torch.tensor([value for value, _ in pairs], dtype=torch.float64)
+    mask = torch.tensor([counts for _, counts in pairs])
+    found = whiten(torch.where(mask, x, math.nan), mask)
+    counted = x[mask].numpy()
+    if len(counted) == 0 or counted.std() < 1e-3:
+        return
+    expected = (counted - counted.mean()) / counted.std()
+    np.testing.assert_allclose(found.value[mask].numpy(), expected, rtol=EXACT, atol=EXACT)
+    assert found.scale == pytest.approx(1 / counted.std(), rel=EXACT)
+    assert (found.value[~mask] == 0).all()
+
+
+def test_whitened_positive_numbers_have_no_mean_left() -> None:
+    """Four all-positive returns, on which a kept mean would show as +5.74."""
+    found = whiten(torch.tensor([3.0, 3.5, 4.0, 4.5]), torch.ones(4, dtype=torch.bool))
+    assert float(found.value.mean()) == pytest.approx(0, abs=FP32)
+    assert float(found.value.std(correction=0)) == pytest.approx(1, abs=FP32)
+
+
+def test_without_spread_whitening_gives_zero_and_scales_nothing() -> None:
+    for mask in (torch.ones(3, dtype=torch.bool), torch.zeros(3, dtype=torch.bool)):
+        found = whiten(torch.full((3,), 2.0), mask)
+        assert (found.value == 0).all()
+        assert found.scale == 1

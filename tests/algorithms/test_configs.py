@@ -2,7 +2,7 @@
 
 import pytest
 
-from kleash.algorithms import ALGORITHMS, GRPO, RLOO, Algorithm
+from kleash.algorithms import ALGORITHMS, GRPO, PPO, RLOO, Algorithm
 from kleash.errors import UsageError
 
 REFUSED = [
@@ -37,7 +37,36 @@ def test_every_algorithm_is_one_and_names_its_gradient(kind):
     algorithm = ALGORITHMS[kind]()
     assert isinstance(algorithm, Algorithm)
     assert algorithm.kind == kind
-    assert algorithm.label.startswith("the gradient of a sequence objective")
+    assert algorithm.label.startswith("the gradient of a sequence objective") or kind == "ppo"
+
+
+PPO_REFUSED = [
+    ({"group_size": 0}, "group_size = 0", "at least 1"),
+    ({"clip_value": 0.0}, "clip_value = 0.0", '"none" for no clip'),
+    ({"gamma": 1.1}, "gamma = 1.1", "at most 1"),
+    ({"gamma": 0.0}, "gamma = 0.0", "above 0"),
+    ({"gae_lambda": -0.1}, "gae_lambda = -0.1", "from 0 to 1"),
+    ({"vf_coef": -1.0}, "vf_coef = -1.0", "at least 0"),
+    ({"step_kl_limit": 0.0}, "0.0 nats/sequence", "above 0"),
+    ({"off_policy": "full", "clip": "none"}, "whitening belongs to a step's", "whiten = false"),
+    *(case for case in REFUSED if "group_size" not in case[0]),
+]
+
+
+@pytest.mark.parametrize(("settings", "reason", "alternative"), PPO_REFUSED)
+def test_refused_settings_of_ppo(settings, reason, alternative):
+    with pytest.raises(UsageError) as refused:
+        PPO(**settings)
+    assert reason in str(refused.value)
+    assert alternative in str(refused.value)
+
+
+def test_the_published_ppo_is_not_called_a_sequence_gradient():
+    assert PPO().label.startswith("not the gradient of a sequence objective")
+    true = {"gae_lambda": 1.0, "whiten": False}
+    assert PPO(**true).label.startswith("the gradient of a sequence objective")
+    for wrong in ({"gamma": 0.99}, {"gae_lambda": 0.95}, {"whiten": True}):
+        assert PPO(**true | wrong).label.startswith("not the gradient of a sequence objective")
 
 
 @pytest.mark.parametrize("settings", [{"std": "group"}, {"length": "token_mean"}, {"length": "sequence_mean"}])

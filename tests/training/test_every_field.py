@@ -37,7 +37,10 @@ class Turn:
 LORA = {"model__adapter": {"rank": 2}}
 MOVING = {"train__learning_rate": 0.05, "algorithm__epochs": 3}
 UNCLIPPED = MOVING | {"algorithm__clip": "none"}
+#: What an algorithm needs besides before its off-policy gradient can be "full".
+UNWHITENED = {"ppo": {"algorithm__whiten": False}}
 SCHEDULE = [{"at": 0, "target": "0.5 nats/sequence"}, {"at": 1, "target": "2 nats/sequence"}]
+PPO = {"algorithm__kind": "ppo"}
 IN_REWARD_K2 = {"kind": "in_reward", "estimator": "k2"}
 K3 = {"kl__penalty": {"kind": "in_loss", "estimator": "k3"}}
 
@@ -47,6 +50,7 @@ TURNS: dict[type, dict[str, Turn]] = {
         "policy": Turn({"model__policy": "other"}),
         "reference": Turn({"model__reference": "other"}),
         "adapter": Turn(LORA),
+        "critic": Turn(PPO | {"model__critic": "separate"}, PPO),
         "dtype": Turn({"model__dtype": "bfloat16"}),
         "device": Turn({"model__device": "nowhere"}, refused=UsageError),
     },
@@ -113,9 +117,15 @@ TURNS: dict[type, dict[str, Turn]] = {
                 "minibatches": Turn({"algorithm__minibatches": 3}),
                 "clip": Turn(MOVING | {"algorithm__clip": 0.01}, MOVING),
                 "prefix_cap": Turn(UNCLIPPED | {"algorithm__prefix_cap": 1.0}, UNCLIPPED),
-                "off_policy": Turn(UNCLIPPED | {"algorithm__off_policy": "full"}, UNCLIPPED),
+                "off_policy": Turn({"algorithm__off_policy": "full"}, UNWHITENED.get(kind, {}) | UNCLIPPED),
                 "std": Turn({"algorithm__std": "batch"}),
                 "length": Turn({"algorithm__length": "token_mean"}),
+                "clip_value": Turn(MOVING | {"algorithm__clip_value": 0.001}, MOVING),
+                "gamma": Turn({"algorithm__gamma": 0.9}),
+                "gae_lambda": Turn({"algorithm__gae_lambda": 0.5}),
+                "vf_coef": Turn({"algorithm__vf_coef": 1.0}),
+                "whiten": Turn({"algorithm__whiten": False}),
+                "step_kl_limit": Turn(MOVING | {"algorithm__step_kl_limit": 1e-4}, MOVING),
             }.items()
             if name in {f.name for f in dataclasses.fields(ALGORITHMS[kind])}
         }

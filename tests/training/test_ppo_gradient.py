@@ -4,31 +4,22 @@ Groups of one: every sequence once, weighted by its probability. The critic's we
 nothing of them; what its own loss adds is computed here from the transformers model's hidden states.
 """
 
-from dataclasses import replace
-
 import pytest
-import torch
 from tests.tolerances import LOOP
 from tests.training.enumerated import (
-    BETA,
-    PROMPT,
-    SPACE,
     C,
-    S,
     Setting,
     gradient,
-    logits_of,
     objective,
     run_step,
     scores,
     singles,
     small_policy,
-    token_logprobs,
 )
 from torch import Tensor
 
 from kleash.algorithms import PPO
-from kleash.kl.penalties import Exact, FutureSampled, InLoss, InReward, NoPenalty
+from kleash.kl.penalties import Exact, FutureSampled, InReward, NoPenalty
 
 #: The settings under which PPO's gradient is that of a sequence objective.
 TRUE = PPO(epochs=1, gae_lambda=1.0, whiten=False, vf_coef=0.0, clip="none", clip_value="none")

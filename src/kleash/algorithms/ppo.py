@@ -20,8 +20,8 @@ from torch import Tensor
 
 from kleash.algorithms.checks import check_updates
 from kleash.algorithms.group_relative import Clip, Loss, OffPolicy, Totals, ValueFigures, weigh_groups
-from kleash.kl.penalties import Penalty, Ratios
 from kleash.errors import UsageError
+from kleash.kl.penalties import Penalty, Ratios
 from kleash.masked import whiten
 from kleash.records import Reading
 from kleash.rl.gae import Advantages, generalised_advantages, token_rewards

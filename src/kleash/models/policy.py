@@ -123,7 +123,7 @@ class Policy(nn.Module):
         return chosen
 
     def save(self, directory: Path, tokenizer: Any) -> None:
-        """Writes what is trained in Hugging Face format: the model, or the policy's own adapter alone; and the critic."""
+        """Writes what is trained: the model (in Hugging Face format) or the policy's own adapter, and the critic."""
         with without_bars():
             if is_adapted(self.model):
                 # without the flag peft asks the hub whether the base's embeddings have grown

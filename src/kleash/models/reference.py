@@ -120,7 +120,9 @@ def _frozen_copy(policy: Policy) -> Policy:
 
 def _named(spec: ModelSpec, loaded: Loaded) -> Loaded:
     """A second model, by name, whose tokens mean the same as the policy's."""
-    asked = replace(spec, policy=spec.reference, reference="start", adapter=None, critic=None, gradient_checkpointing=False)
+    asked = replace(
+        spec, policy=spec.reference, reference="start", adapter=None, critic=None, gradient_checkpointing=False
+    )
     other = load_frozen(asked, loaded.policy)
     if other.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
         raise UsageError(

@@ -1,0 +1,89 @@
+"""Whole runs of PPO on a small model: what a step logs, where its updates end, what becomes of the critic."""
+
+import pytest
+import torch
+from tests.training.small import settings, steps
+
+from kleash.errors import UsageError
+from kleash.models.load import load
+from kleash.models.spec import ModelSpec
+from kleash.training.api import start
+from kleash.training.run import Run
+from kleash.training.toml import parse_config
+
+PPO = {"algorithm": {"kind": "ppo", "group_size": 2}, "train__learning_rate": 1e-2}
+
+
+def run(tmp_path, name="run", **changes):
+    start(parse_config(settings(tmp_path, **{"out": str(tmp_path / name), "train__steps": 2} | PPO | changes)))
+    return steps(tmp_path / name)
+
+
+def test_a_step_logs_what_its_critic_did(tmp_path):
+    first, second, last = run(tmp_path)
+    assert first.updates == second.updates == 4
+    assert first.explained_variance == pytest.approx(0, abs=0)  # values of 0 explain nothing
+    assert first.value_loss > 0
+    assert 0 <= first.value_clip_fraction <= 1
+    assert first.kl_old.value > 0
+    assert last.value_loss is None  # the finished policy is measured, not updated
+
+
+def test_other_algorithms_have_no_values(tmp_path):
+    found = run(tmp_path, algorithm={"kind": "rloo", "group_size": 2})
+    assert all(s.explained_variance is None and s.value_loss is None and s.value_clip_fraction is None for s in found)
+    assert [s.updates for s in found] == [1, 1, None]
+
+
+def test_groups_of_one_have_no_spread_to_lack(tmp_path):
+    assert [s.groups_without_spread for s in run(tmp_path, algorithm={"kind": "ppo"})] == [None] * 3
+
+
+def test_step_kl_limit_ends_the_updates(tmp_path):
+    limited = run(tmp_path, algorithm={"kind": "ppo", "epochs": 6, "step_kl_limit": 1e-6})
+    assert [s.updates for s in limited[:-1]] == [1, 1]  # the first is never ended: nothing has moved yet
+    assert all(s.kl_old.value > 1e-6 for s in limited[:-1])
+    free = run(tmp_path, "free", algorithm={"kind": "ppo", "epochs": 6, "step_kl_limit": 1e6})
+    assert [s.updates for s in free[:-1]] == [6, 6]
+
+
+@pytest.mark.parametrize("critic", ["head", "separate"])
+@pytest.mark.parametrize("adapter", [None, {"rank": 2}], ids=["full", "lora"])
+def test_a_resumed_run_equals_one_never_stopped(tmp_path, critic, adapter):
+    model = {"model__critic": critic} | ({} if adapter is None else {"model__adapter": adapter})
+    whole = run(tmp_path, "whole", **model, train__steps=4)
+    changes = {"out": str(tmp_path / "parts"), "train__steps": 2} | PPO | model
+    start(parse_config(settings(tmp_path, **changes)))
+    start(parse_config(settings(tmp_path, **changes | {"train__steps": 4})), resume=True)
+    for a, b in zip(whole, steps(tmp_path / "parts"), strict=True):
+        assert (a.kl_ref, a.score, a.loss, a.value_loss, a.explained_variance) == (
+            b.kl_ref, b.score, b.loss, b.value_loss, b.explained_variance,
+        )  # fmt: skip
+
+
+def test_a_policy_goes_on_with_its_critic_and_is_exported_without(tmp_path):
+    run(tmp_path)
+    saved = Run(tmp_path / "run").checkpoints[-1]
+    again = load(ModelSpec(policy=str(saved.path), critic="head"))
+    assert again.critic == "loaded"
+    assert (again.policy.critic.value.weight != 0).any()
+    with pytest.raises(UsageError, match=r'not one that model\.critic = "separate" makes'):
+        load(ModelSpec(policy=str(saved.path), critic="separate"))
+    exported = saved.save(tmp_path / "exported")
+    assert not (exported / "critic.safetensors").exists()
+    assert load(ModelSpec(policy=str(exported), critic="head")).critic == "fresh"
+
+
+def test_a_critic_that_nothing_would_use_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="would not be used"):
+        parse_config(settings(tmp_path, model__critic="head"))
+
+
+def test_a_separate_critic_leaves_the_policy_alone(tmp_path):
+    settings(tmp_path)
+    loaded = load(ModelSpec(policy=str(tmp_path / "model"), critic="separate"))
+    policy = loaded.policy
+    own = {id(p) for p in policy.critic.parameters()}
+    assert not own & {id(p) for p in policy.model.parameters()}
+    assert {id(p) for p in policy.trainable()} >= own  # moved, saved, counted in memory and on disk
+    assert torch.equal(policy.critic.body.embed_tokens.weight, policy.body.embed_tokens.weight)
