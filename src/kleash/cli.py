@@ -48,6 +48,7 @@ def train(
     overrides: Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
     loosen: Annotated[bool, typer.Option("--loosen", help="Allow a looser leash on resume.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Resume although the prompts have changed.")] = False,
     check_only: Annotated[bool, typer.Option("--check-only", help="Load and check everything, train nothing.")] = False,
     seed: Seed = None,
     as_json: AsJson = False,
@@ -67,7 +68,7 @@ def train(
     progress = Progress(Console(stderr=as_json))
     try:
         with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a reward prints is no part of the JSON
-            run = start(checked, resume=resume, loosen=loosen, check_only=check_only, progress=progress)
+            run = start(checked, resume=resume, loosen=loosen, force=force, check_only=check_only, progress=progress)
     except KeyboardInterrupt:
         typer.echo(_stopped(checked.out, shlex.join([str(config), *given])), err=True)
         raise

@@ -9,6 +9,7 @@ from tests.models.small_tokenizers import CHAT, TEXT, byte_level, metaspace
 from kleash.errors import UsageError
 from kleash.models.prompts import decode, encode
 from kleash.models.sampling import left_padded
+from kleash.models.spec import Chat
 from kleash.records import Prompt
 from kleash.tensors import Rollout
 
@@ -109,6 +110,86 @@ def test_the_longest_prompt_that_fits() -> None:
 def test_messages_need_a_template() -> None:
     with pytest.raises(UsageError, match="prompt 0 is a list of chat messages, but the tokenizer has no chat template"):
         encode([HELLO], byte_level(), **ROOM)
+
+
+# ── templates as they are ───────────────────────────────────────────────────────────────────────────────
+
+QWEN = (  # thinking that can be switched off: an empty thought is then written for the model
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content.split('</think>')[-1] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}{% endif %}"
+)
+R1 = CHAT.replace("<assistant>", "<assistant><think>\n")
+GEMMA = (  # no system role, and turns that alternate
+    "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content | trim }}{% endfor %}{% if add_generation_prompt %}<model>{% endif %}"
+)
+DEAF = "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+USER = HELLO[1:]
+ANSWER = {"role": "assistant", "content": "<think>hm</think>hi"}
+
+
+def text_of(prompt: Prompt, template: str, chat: Chat | None = None) -> str:
+    """What the tokens say, special ones included."""
+    tokenizer = byte_level(chat=template)
+    (ids,) = encode([prompt], tokenizer, **ROOM, chat=chat)
+    return tokenizer.decode(ids, skip_special_tokens=False)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "template", "chat", "text"),
+    [
+        (USER, QWEN, Chat(), "<|user|>hello\n<|assistant|>"),
+        (USER, QWEN, Chat(variables={"enable_thinking": False}), "<|user|>hello\n<|assistant|><think></think>"),
+        (USER, QWEN, Chat(variables={"enable_thinking": True}), "<|user|>hello\n<|assistant|>"),
+        ([*USER, ANSWER, *USER], QWEN, Chat(), "<|user|>hello\n<|assistant|>hi\n<|user|>hello\n<|assistant|>"),
+        (USER, R1, Chat(), "<s><user>hello\n<assistant><think>\n"),
+        (USER, CHAT, Chat(add_generation_prompt=False), "<s><user>hello\n"),
+        ([*USER, ANSWER], CHAT, Chat(add_generation_prompt=False), "<s><user>hello\n<assistant><think>hm</think>hi"),
+        (USER, GEMMA, Chat(), "<s><user>hello<model>"),
+    ],
+)
+def test_a_template_writes_the_prompt(prompt: Any, template: str, chat: Chat, text: str) -> None:
+    assert text_of(prompt, template, chat) == text
+
+
+def test_a_bos_in_the_template_is_the_only_one_and_none_is_added() -> None:
+    """The tokenizer puts a BOS before texts; before a rendered conversation it must not."""
+    for template, first in ((CHAT, [BOS]), (QWEN, [])):
+        (ids,) = encode([USER], byte_level(bos=True, eos=True, chat=template), **ROOM)
+        assert [i for i in ids if i in (BOS, EOS)] == first
+
+
+@pytest.mark.parametrize(
+    ("prompt", "template", "chat", "says"),
+    [
+        (HELLO, GEMMA, Chat(), "prompt 1: .*System role not supported. It takes them without the system message"),
+        ([*USER, *USER], GEMMA, Chat(), "prompt 1: .*roles must alternate user/assistant$"),
+        (HELLO, DEAF, Chat(), r"prompt 1: .*leaves message 0 \(role 'system'\) out"),
+        (USER, "{{ messages + 3 }}", Chat(), "prompt 1: the tokenizer's chat template refuses these messages: .*list"),
+        (USER, QWEN, Chat(variables={"enable_thinkin": True}), "reads no 'enable_thinkin'; it reads enable_thinking"),
+        (USER, CHAT, Chat(variables={"thinking": True}), "reads no 'thinking'; it reads nothing that can be set"),
+    ],
+)
+def test_what_a_template_refuses_or_drops_is_said(prompt: Any, template: str, chat: Chat, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        encode(["fine", prompt], byte_level(chat=template), **ROOM, chat=chat)
+
+
+def test_generation_tags_of_a_template_hide_no_variable() -> None:
+    template = QWEN.replace("<|assistant|>", "{% generation %}<|assistant|>{% endgeneration %}")
+    assert text_of(USER, template, Chat(variables={"enable_thinking": False})).endswith("<think></think>")
+
+
+def test_a_token_beyond_the_embedding_is_refused_by_name() -> None:
+    tokenizer = byte_level()
+    rows = len(tokenizer)
+    tokenizer.add_tokens(["<new>"])
+    assert encode(["a"], tokenizer, **ROOM, rows=rows)
+    with pytest.raises(UsageError, match=f"prompt 1 has the token '<new>', number {rows} .*for {rows} tokens only"):
+        encode(["a", "a <new>"], tokenizer, **ROOM, rows=rows)
 
 
 # ── decode ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -336,3 +336,31 @@ def test_a_beta_changed_on_resume_counts_and_an_unchanged_law_goes_on():
     other = continued(KLSpec(target="4 nats/sequence", controller=Dual()), leash(HELD), state)
     assert (other.beta, other.step, other.transient) == (0.3, 7, 0.0)
     assert isinstance(parse_config(tree()), Config)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "train.steps=true",
+        "train.learning_rate=true",
+        "kl.beta=false",
+        "train.adam_betas=[0.9, false]",
+        "algorithm.epochs=true",
+        "kl.controller={kind = 'pid', kp = true}",
+        "model.adapter={rank = true}",
+        "rewards.0.weight=true",
+    ],
+)
+def test_a_boolean_is_no_number(override):
+    with pytest.raises(UsageError, match=r"= (true|false): a number belongs here, not true or false"):
+        parse_config(with_overrides(tree(), [override]))
+
+
+def test_a_boolean_stays_one_where_it_belongs():
+    given = ["model.trust_remote_code=true", "rewards.0.args={strict = true}", "data.template={thinking = false}"]
+    config = parse_config(with_overrides(tree(), given))
+    assert (config.model.trust_remote_code, config.rewards[0].args, config.data.template) == (
+        True,
+        {"strict": True},
+        {"thinking": False},
+    )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kleash.errors import UsageError
-from kleash.training.data import as_prompts, indices, read_prompts
+from kleash.training.data import as_prompts, conversations, digest, indices, read_prompts
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -32,7 +32,7 @@ def test_a_table_keeps_its_columns_and_their_order(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("p.csv", "x", "read from .jsonl"),
+        ("p.md", "x", "read from .jsonl"),
         ("p.txt", "\n \n", "there are no prompts"),
         ("p.jsonl", "", "there are no prompts"),
         ("p.jsonl", '\n{"prompt": "a"}\n{"prompt": ', "line 3: not JSON"),
@@ -72,6 +72,50 @@ def test_from_a_dataset():
     table = datasets.Dataset.from_list([{"prompt": "a", "n": 1}, {"prompt": "b", "n": 2}])
     found = as_prompts(table)
     assert (found.prompts, found.columns) == (["a", "b"], {"n": [1, 2]})
+
+
+def test_columns_and_splits_are_not_rows():
+    datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
+    table = datasets.Dataset.from_list([{"prompt": "a"}])
+    for given_ in ({"prompt": ["a"]}, datasets.DatasetDict(train=table), pandas.DataFrame({"prompt": ["a"]})):
+        with pytest.raises(UsageError, match="prompts must be rows"):
+            as_prompts(given_)
+
+
+def test_a_system_prompt_stands_before_every_prompt():
+    system = {"role": "system", "content": "be kind"}
+    asked = conversations(as_prompts(["a", MESSAGES]), system="be kind")
+    assert asked.prompts == [[system, {"role": "user", "content": "a"}], [system, *MESSAGES]]
+    assert conversations(as_prompts(["a", MESSAGES]), chat=True).prompts == [
+        [{"role": "user", "content": "a"}],
+        MESSAGES,
+    ]
+    assert conversations(as_prompts(["a"])).prompts == ["a"]
+    with pytest.raises(UsageError, match="prompt 1 has a system message of its own"):
+        conversations(as_prompts([MESSAGES, [system, *MESSAGES]]), system="be kind")
+
+
+def test_the_digest_is_of_the_content(tmp_path):
+    rows = [{"prompt": "a", "n": {"x": 1, "y": [2]}}, {"prompt": MESSAGES, "n": {"x": None, "y": []}}]
+    same = [{"n": {"y": [2], "x": 1}, "prompt": "a"}, rows[1]]
+    first = digest(as_prompts(rows))
+    assert first["number"] == 2
+    (tmp_path / "p.jsonl").write_text("\r\n\n".join(map(json.dumps, same)))
+    assert digest(read_prompts(tmp_path / "p.jsonl")) == first
+    others = [
+        rows[::-1],
+        [rows[0] | {"prompt": "b"}, rows[1]],
+        [rows[0] | {"n": {"x": 1.5, "y": [2]}}, rows[1]],
+        [{"prompt": "a", "m": row["n"]} for row in rows],
+    ]
+    assert len({first["content"], *(digest(as_prompts(other))["content"] for other in others)}) == 5
+
+
+def test_objects_in_columns_have_a_digest_that_repeats():
+    def made() -> object:
+        return as_prompts([{"prompt": "a", "judge": object(), 3: {1: 2, "a": b"x"}}])
+
+    assert digest(made()) == digest(made())
 
 
 @given(st.integers(0, 50), st.integers(1, 6), st.integers(0, 9), st.integers(0, 2**63 - 1))

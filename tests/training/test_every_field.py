@@ -34,6 +34,7 @@ class Turn:
     refused: type[Exception] | None = None
 
 
+CHAT = {"model__policy": "chat"}
 LORA = {"model__adapter": {"rank": 2}}
 MOVING = {"train__learning_rate": 0.05, "algorithm__epochs": 3}
 UNCLIPPED = MOVING | {"algorithm__clip": "none"}
@@ -43,6 +44,12 @@ SCHEDULE = [{"at": 0, "target": "0.5 nats/sequence"}, {"at": 1, "target": "2 nat
 PPO = {"algorithm__kind": "ppo"}
 IN_REWARD_K2 = {"kind": "in_reward", "estimator": "k2"}
 K3 = {"kl__penalty": {"kind": "in_loss", "estimator": "k3"}}
+
+#: In the words of the small tokenizer.
+TEMPLATE = (
+    "{% for m in messages %}{{ 't20' if m.role == 'user' else 't21' }} {{ m.content }} {% endfor %}"
+    "{% if add_generation_prompt %}t22{% endif %}{% if short %} t23{% endif %}"
+)
 
 #: How a section's fields are turned in a whole run. Paths are relative to the test's directory.
 TURNS: dict[type, dict[str, Turn]] = {
@@ -60,6 +67,10 @@ TURNS: dict[type, dict[str, Turn]] = {
         "targets": Turn({"model__adapter": {"rank": 2, "targets": ["q_proj"]}}, LORA),
     },
     DataSpec: {
+        "chat": Turn({"data__chat": True}, CHAT),
+        "system": Turn({"data__system": "t9"}, CHAT),
+        "add_generation_prompt": Turn({"data__add_generation_prompt": False}, CHAT | {"data__chat": True}),
+        "template": Turn({"data__template": {"short": True}}, CHAT | {"data__chat": True}),
         "prompts": Turn({"data__prompts": "two.jsonl", "data__column": "first"}),
         "column": Turn({"data__column": "second"}, {"data__prompts": "two.jsonl", "data__column": "first"}),
     },
@@ -157,6 +168,12 @@ def home(tmp_path_factory) -> Path:
     build.checkpoint(
         directory / "other", seed=5, hidden_size=16, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1
     )
+    build.checkpoint(
+        directory / "chat", hidden_size=16, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1
+    )
+    tokenizer = build.tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(directory / "chat")
     rows = [{"first": f"t{i + 3} t4", "second": f"t{i + 9}"} for i in range(6)]
     (directory / "two.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with (directory / "rewards.py").open("a") as file:

@@ -100,6 +100,11 @@ class Policy(nn.Module):
         return self.causal.config
 
     @property
+    def rows(self) -> int:
+        """Tokens that it can read: the rows of its embedding."""
+        return self.causal.get_input_embeddings().weight.shape[0]
+
+    @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
 

@@ -1,17 +1,32 @@
 """From prompts (text or chat messages) to token ids, and from sampled tokens back to text."""
 
+import re
+import sys
 from typing import Any
 
-from jinja2 import TemplateError
+from jinja2 import Environment, TemplateError, meta
 
 from kleash.errors import UsageError
+from kleash.models.spec import Chat
 from kleash.tensors import Rollout
 
 #: Prompt tokens decoded along with a completion, so that its first token reads as a continuation.
 CONTEXT_TOKENS = 8
+#: transformers' own tags in a template, which Jinja does not know; they change no text.
+_GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
+#: What comes out of a template that does not like its messages.
+_TEMPLATE_ERRORS = (TemplateError, ValueError, TypeError, KeyError, AttributeError)
 
 
-def encode(prompts: list[Any], tokenizer: Any, *, context: int, max_new_tokens: int) -> list[list[int]]:
+def encode(
+    prompts: list[Any],
+    tokenizer: Any,
+    *,
+    context: int,
+    max_new_tokens: int,
+    chat: Chat | None = None,
+    rows: int = sys.maxsize,
+) -> list[list[int]]:
     """Token ids of each prompt.
 
     Text gets the special tokens that the tokenizer puts in front, one BOS at most, and no end token: the completion
@@ -21,21 +36,31 @@ def encode(prompts: list[Any], tokenizer: Any, *, context: int, max_new_tokens: 
     Args:
         prompts: what the data holds, each a `Prompt` (text or messages) or else refused here.
         context: positions the model can hold; a prompt and `max_new_tokens` must fit.
+        rows: of the model's embedding. A tokenizer may know more tokens; in a prompt they are refused.
 
     Raises:
-        UsageError: an empty or too long prompt, malformed messages, messages without a chat template; the message
-            names the prompt by its index.
+        UsageError: an empty or too long prompt, malformed messages, messages without a chat template or not as the
+            template wants them, a token the model does not have; the message names the prompt by its index.
     """
+    chat = chat or Chat()
     for index, prompt in enumerate(prompts):
-        _check(index, prompt, tokenizer)
+        _check(index, prompt, tokenizer, chat)
+    if chat.variables and not all(isinstance(prompt, str) for prompt in prompts):
+        _check_variables(chat, tokenizer)
     texts = iter(_encode_texts([p for p in prompts if isinstance(p, str)], tokenizer))
     encoded = [
-        next(texts) if isinstance(prompt, str) else _encode_messages(index, prompt, tokenizer)
+        next(texts) if isinstance(prompt, str) else _encode_messages(index, prompt, tokenizer, chat)
         for index, prompt in enumerate(prompts)
     ]
     for index, ids in enumerate(encoded):
         if not ids:
             raise UsageError(f"prompt {index} has no tokens; give it some text")
+        if (largest := max(ids)) >= rows:
+            raise UsageError(
+                f"prompt {index} has the token {tokenizer.convert_ids_to_tokens(largest)!r}, number {largest} of the "
+                f"tokenizer, and the model has embeddings for {rows} tokens only: leave it out of the prompt, or "
+                "resize the model's embeddings and train them first"
+            )
         if len(ids) > context - max_new_tokens:
             raise UsageError(
                 f"prompt {index} has {len(ids)} tokens; with max_new_tokens = {max_new_tokens} and a context of "
@@ -80,25 +105,64 @@ def _encode_texts(texts: list[str], tokenizer: Any) -> list[list[int]]:
 
 
 def _begin(bare: list[int], full: list[int], tokenizer: Any) -> list[int]:
-    """`full` without the end tokens the tokenizer added, and without a second BOS before one written in the text."""
-    added = _trailing(full, tokenizer.eos_token_id) - _trailing(bare, tokenizer.eos_token_id)
-    ids = full[: len(full) - added] if bare else full
+    """`full` without what the tokenizer puts after a text, and without a second BOS before one written in the text."""
+    before = next((n for n in range(len(full) - len(bare) + 1) if full[n : n + len(bare)] == bare), None)
+    ids = full if before is None or not bare else full[: before + len(bare)]
     twice = bare[:1] == [tokenizer.bos_token_id] and ids[:2] == [tokenizer.bos_token_id] * 2
-    return ids[1:] if twice and len(full) > len(bare) else ids
+    return ids[1:] if twice and len(ids) > len(bare) else ids
 
 
-def _trailing(ids: list[int], token: int | None) -> int:
-    return next((n for n, i in enumerate(reversed(ids)) if i != token), len(ids))
-
-
-def _encode_messages(index: int, messages: list[dict[str, Any]], tokenizer: Any) -> list[int]:
+def _encode_messages(index: int, messages: list[dict[str, Any]], tokenizer: Any, chat: Chat) -> list[int]:
+    """The template's text as tokens, nothing added: what begins and what ends a turn is the template's to write."""
+    going_on = messages[-1]["role"] == "assistant"
     try:
-        return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    except TemplateError as error:
-        raise UsageError(f"prompt {index}: the tokenizer's chat template refuses these messages: {error}") from error
+        text = tokenizer.apply_chat_template(
+            messages,
+            tokenize=False,
+            add_generation_prompt=chat.add_generation_prompt,
+            continue_final_message=going_on and not chat.add_generation_prompt,
+            **chat.variables,
+        )
+    except _TEMPLATE_ERRORS as error:
+        raise UsageError(f"prompt {index}: {_refused(messages, tokenizer, chat, error)}") from error
+    for turn, message in enumerate(messages):
+        # Templates may cut what an assistant said, its thoughts above all; what it was told must reach it.
+        if message["role"] != "assistant" and message["content"].strip() not in text:
+            raise UsageError(
+                f"prompt {index}: the tokenizer's chat template leaves message {turn} (role {message['role']!r}) out "
+                "of the text, so the model would not see it; put it into the user's message"
+            )
+    return tokenizer(text, add_special_tokens=False, padding=False, truncation=False, verbose=False)["input_ids"]
 
 
-def _check(index: int, prompt: Any, tokenizer: Any) -> None:
+def _refused(messages: list[dict[str, Any]], tokenizer: Any, chat: Chat, error: Exception) -> str:
+    """Why a template refuses messages, in its own words, and what helps where that can be told by trying."""
+    said = f"the tokenizer's chat template refuses these messages: {error}"
+    rest = [message for message in messages if message["role"] != "system"]
+    if len(rest) == len(messages) or not rest:
+        return said
+    try:
+        tokenizer.apply_chat_template(rest, tokenize=False, **chat.variables)
+    except _TEMPLATE_ERRORS:
+        return said
+    return f"{said}. It takes them without the system message: leave that out, or put it into the user's message"
+
+
+def _check_variables(chat: Chat, tokenizer: Any) -> None:
+    """A template ignores what it does not read, so a misspelt variable would go unnoticed."""
+    template = _GENERATION.sub("", tokenizer.get_chat_template())
+    try:
+        read = meta.find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template))
+    except TemplateError:  # the template is at fault, and says so itself when it is used
+        return
+    unread = sorted(set(chat.variables) - read)
+    if unread:
+        own = {"messages", "add_generation_prompt", "raise_exception", "strftime_now", *tokenizer.special_tokens_map}
+        known = ", ".join(sorted(read - own)) or "nothing that can be set"
+        raise UsageError(f"the tokenizer's chat template reads no {unread[0]!r}; it reads {known}")
+
+
+def _check(index: int, prompt: Any, tokenizer: Any, chat: Chat) -> None:
     if isinstance(prompt, str):
         if not prompt.strip():
             raise UsageError(f"prompt {index} is empty; give it some text")
@@ -114,15 +178,15 @@ def _check(index: int, prompt: Any, tokenizer: Any) -> None:
                 f'prompt {index}: message {turn} must be {{"role": text, "content": text}}, not {message!r}'
             )
         _check_characters(index, message["content"])
-    if prompt[-1]["role"] == "assistant":
+    if prompt[-1]["role"] == "assistant" and chat.add_generation_prompt:
         raise UsageError(
             f"prompt {index} ends with an assistant message, but the assistant's answer is what is sampled; "
-            "end it with a user message"
+            "end it with a user message, or set data.add_generation_prompt = false to go on with that message"
         )
     if not tokenizer.chat_template:
         raise UsageError(
             f"prompt {index} is a list of chat messages, but the tokenizer has no chat template; "
-            "give prompts as text, or use a chat model"
+            "give prompts as text (without data.system and data.chat), or use a chat model"
         )
 
 

@@ -1,7 +1,8 @@
-"""The [model] section: which model to train, how, and against which reference. Loads no torch."""
+"""What is said of a model in a config: which one, how trained, against which reference, how asked. Loads no torch."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict
 
@@ -65,3 +66,16 @@ class ModelSpec:
             raise UsageError("model.policy is empty; give a directory, a hub id, kleash:tiny or kleash:smollm2")
         if not self.reference.strip():
             raise UsageError('model.reference is empty; give "start", "base", or a model')
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """What the chat template is told.
+
+    add_generation_prompt: whether it opens the assistant's answer. Without, a prompt ends where its messages end, and
+        an assistant's message at the end is gone on with.
+    variables: what the template reads besides, such as enable_thinking.
+    """
+
+    add_generation_prompt: bool = True
+    variables: Mapping[str, Any] = field(default_factory=dict)

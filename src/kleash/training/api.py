@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import kleash
 from kleash.errors import RunError, UsageError
@@ -21,7 +21,7 @@ from kleash.runlog.schema import Resume, RunStart, current, last_of_each_step
 from kleash.training import checkpoint
 from kleash.training.best import Best, smoothed_score
 from kleash.training.config import Config, resolved
-from kleash.training.data import Prompts, as_prompts, read_prompts
+from kleash.training.data import Prompts, as_prompts, conversations, digest, read_prompts
 from kleash.training.describe import describe
 from kleash.training.job import Job, Progressing, Sinks
 from kleash.training.loosening import continued, loosened
@@ -43,7 +43,7 @@ def train(
     kl_target: str | None = None,
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
-    resume: bool = False,
+    resume: bool | Literal["force"] = False,
     loosen: bool = False,
 ) -> Run:
     """Improves a model on a reward, on a leash.
@@ -53,13 +53,13 @@ def train(
     Args:
         policy: a directory, a hub id, "kleash:tiny" or "kleash:smollm2".
         prompts: strings, message lists, table rows with a column "prompt" (a list of dicts, a datasets.Dataset), or
-            a .jsonl or .txt file. Other columns go to the rewards.
+            a file, a directory or a hub data set (docs/data.md). Other columns go to the rewards.
         reward: one or several of: a function (prompts, completions, **columns) → list of float or None, or a name
             as in [[rewards]] use.
         kl_target: "4 nats/sequence" or "0.02 nats/token"; left out, a conservative default is held.
         out: the run's directory; left out, runs/ and the time.
         settings: anything else of the config by its dotted name, {"train.steps": 100, "algorithm.kind": "rloo"}.
-        resume: go on with the run in `out`.
+        resume: go on with the run in `out`; "force": even if its prompts have changed.
         loosen: allow a looser leash on resume.
 
     Raises:
@@ -81,7 +81,8 @@ def train(
     column = config.data.column
     rows = read_prompts(prompts, column) if isinstance(prompts, str | Path) else as_prompts(prompts, column)
     loaded = [_rewarder(given, spec) for given, spec in zip(rewards, config.rewards, strict=True)]
-    return start(config, prompts=rows, rewards=loaded, resume=resume, loosen=loosen)
+    force = resume == "force"
+    return start(config, prompts=rows, rewards=loaded, resume=bool(resume), loosen=loosen, force=force)
 
 
 def _rewarder(given: Callable[..., Any] | str, spec: RewardSpec) -> Rewarder:
@@ -99,14 +100,15 @@ def start(
     rewards: Sequence[Any] | None = None,
     resume: bool = False,
     loosen: bool = False,
+    force: bool = False,
     check_only: bool = False,
     progress: Progress | None = None,
 ) -> Run:
     """Runs a config: preflight, the loop, the report. Prompts and rewards are read from the config unless given.
 
     Raises:
-        UsageError: `out` already holds a run and resume is False, or the other way round; a looser leash on resume
-            without `loosen`.
+        UsageError: `out` already holds a run and resume is False, or the other way round; on resume a looser leash
+            without `loosen`, or other prompts without `force`.
         RunError: see `kleash.training.online.train`.
     """
     run = Run(Path(config.out))
@@ -116,6 +118,9 @@ def start(
         _check_leash(log, config, loosen)
     if prompts is None:
         prompts = read_prompts(config.data.prompts, config.data.column)
+    prompts = conversations(prompts, system=config.data.system, chat=config.data.chat)
+    if resume and not force:
+        _check_prompts(log, prompts)
     try:
         run.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -154,6 +159,16 @@ def _check_leash(log: Path, config: Config, loosen: bool) -> None:
         )
 
 
+def _check_prompts(log: Path, prompts: Prompts) -> None:
+    before, now = _started(log).fingerprints.get("prompts"), digest(prompts)
+    if before is not None and before != now:
+        raise UsageError(
+            f"the prompts are not the ones this run started with: {before['number']} with content "
+            f"{before['content'][:12]}… before, {now['number']} with {now['content'][:12]}… now. Restore them, start a "
+            'new run, or go on with them by --force (in Python: resume="force")'
+        )
+
+
 def _in_force(log: Path) -> dict[str, Any]:
     """The config of the newest resume, or of the start: what a leash is compared with."""
     resumes = [event.config for event in read(log) if isinstance(event, Resume) and event.config is not None]
@@ -166,7 +181,7 @@ def _begun(job: Job, sinks: Sinks) -> Progressing:
             config=_resolved(job),
             started=_now(),
             versions=versions(),
-            fingerprints={"reference": job.reference.fingerprint},
+            fingerprints={"reference": job.reference.fingerprint, "prompts": digest(job.prompts)},
             argv=sys.argv,
         )
     )

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from kleash.models.counting import TokenCounter
-from kleash.models.prompts import decode, encode
+from kleash.models.prompts import decode
 from kleash.models.sampling import sample
 from kleash.rewards.score import Scored, score
 from kleash.tensors import Batch, ReferenceStates, Rollout
@@ -40,7 +40,7 @@ def collect(job: Job, step: int, clock: Clock) -> tuple[Collected, Batch]:
     with clock.phase("sample"):
         rollout = sample(
             loaded.policy,
-            encode(prompts[::G], loaded.tokenizer, context=loaded.context, max_new_tokens=job.sampling.max_new_tokens),
+            job.encode(prompts[::G]),
             job.sampling,
             loaded.ends,
             group_size=G,

@@ -12,7 +12,7 @@ from kleash.algorithms import GRPO, PPO, RLOO, LearnsValues
 from kleash.beta import PI, PID, Constant, Cosine, Dual, Linear, PPORule, Ziegler
 from kleash.errors import UsageError
 from kleash.kl.penalties import Exact, FutureSampled, InLoss, InReward, NoPenalty
-from kleash.models.spec import ModelSpec
+from kleash.models.spec import Chat, ModelSpec
 from kleash.records import Target
 from kleash.rewards.spec import RewardSpec
 
@@ -57,12 +57,32 @@ AlgorithmConfig = Annotated[Annotated[GRPO | RLOO | PPO, Field(discriminator="ki
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec:
-    """[data]: where the prompts are. `column` names the prompt's column; all other columns go to the rewards."""
+    """[data]: where the prompts are, and how they are asked.
+
+    column: the prompt's column; all other columns go to the rewards.
+    chat: a text is asked through the chat template, as a user's message.
+    system: a system message before every prompt; a text is then a user's message as well.
+    add_generation_prompt: whether the template opens the assistant's answer.
+    template: what the template reads besides, such as { enable_thinking = false }.
+    """
 
     __pydantic_config__ = STRICT
 
     prompts: str
     column: str = "prompt"
+    chat: bool = False
+    system: str | None = None
+    add_generation_prompt: bool = True
+    template: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.system is not None and not self.system.strip():
+            raise UsageError("data.system is empty; give it some text, or leave it out")
+
+    @property
+    def asked(self) -> Chat:
+        """What the chat template is told."""
+        return Chat(add_generation_prompt=self.add_generation_prompt, variables=self.template)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Prompts and their columns, and the order in which steps take them."""
 
+import hashlib
 import json
 import random
 from collections.abc import Iterable, Mapping
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 
 from kleash.errors import UsageError
 from kleash.records import Prompt
+from kleash.training.prompt_files import read_rows
 
 
 class Prompts(NamedTuple):
@@ -25,33 +27,13 @@ class Prompts(NamedTuple):
         return [self.prompts[i] for i in rows], {n: [c[i] for i in rows] for n, c in self.columns.items()}
 
 
-def read_prompts(path: str | Path, column: str = "prompt") -> Prompts:
-    """A .jsonl file with one object a line, or a .txt file with one prompt a line.
+def read_prompts(source: str | Path, column: str = "prompt") -> Prompts:
+    """The prompts of anything that `read_rows` reads.
 
     Raises:
-        UsageError: no such file, another kind of file, a line that is not an object, or a missing column.
+        UsageError: it cannot be read, or `as_prompts` refuses what it holds.
     """
-    path = Path(path)
-    if path.suffix not in (".jsonl", ".txt"):
-        raise UsageError(f"prompts are read from .jsonl (one object a line) or .txt (one prompt a line), not {path}")
-    try:
-        # Only at \n: JSON and text may hold other line separators (U+2028) inside a prompt.
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except FileNotFoundError:
-        raise UsageError(f"there is no prompt file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the prompt file {path} cannot be read: {error}") from None
-    if path.suffix == ".txt":
-        return as_prompts([line for line in lines if line.strip()], column)
-    rows: list[Any] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise UsageError(f"{path}, line {number}: not JSON ({error})") from None
-    return as_prompts(rows, column)
+    return as_prompts(read_rows(source), column)
 
 
 def as_prompts(rows: Iterable[Any], column: str = "prompt") -> Prompts:
@@ -60,6 +42,11 @@ def as_prompts(rows: Iterable[Any], column: str = "prompt") -> Prompts:
     Raises:
         UsageError: no rows, mixed rows, a row without the prompt column, or columns that differ between rows.
     """
+    if isinstance(rows, Mapping) or hasattr(rows, "columns"):
+        raise UsageError(
+            "prompts must be rows, and these are columns or splits: give one split of a DatasetDict, "
+            'df.to_dict("records") of a data frame, or a list of {"prompt": …}'
+        )
     rows = list(rows)
     if not rows:
         raise UsageError("there are no prompts")
@@ -85,6 +72,48 @@ def as_prompts(rows: Iterable[Any], column: str = "prompt") -> Prompts:
     return Prompts(
         [row[column] for row in rows], {name: [row[name] for row in rows] for name in rows[0] if name != column}
     )
+
+
+def conversations(prompts: Prompts, *, system: str | None = None, chat: bool = False) -> Prompts:
+    """Prompts as they are asked: with `system` before each; with `chat` or a system prompt a text is a user's message.
+
+    Raises:
+        UsageError: a prompt has a system message of its own beside `system`; it is named by its index.
+    """
+    if system is None and not chat:
+        return prompts
+    before = [] if system is None else [{"role": "system", "content": system}]
+    asked: list[Prompt] = []
+    for index, prompt in enumerate(prompts.prompts):
+        messages: Any = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        if before and any(isinstance(m, Mapping) and m.get("role") == "system" for m in messages or []):
+            raise UsageError(
+                f"prompt {index} has a system message of its own, and data.system is given for all prompts; keep one"
+            )
+        asked.append([*before, *messages] if isinstance(messages, list) else messages)
+    return Prompts(asked, prompts.columns)
+
+
+def digest(prompts: Prompts) -> dict[str, Any]:
+    """Number and sha256 of prompts and columns, in their order: taken when a run starts, verified when it resumes.
+
+    Of what they hold, not of the file: another line end or another format of the same rows changes nothing.
+    """
+    content = json.dumps(_plain([prompts.prompts, prompts.columns]))
+    return {"number": len(prompts), "content": hashlib.sha256(content.encode()).hexdigest()}
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can hold it, whatever the order of a table's keys; of an object its text."""
+    if isinstance(value, Mapping):
+        return sorted([str(key), _plain(item)] for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    kind = type(value)
+    nameless = kind.__repr__ is object.__repr__ and kind.__str__ is object.__str__  # it would tell its place in memory
+    return kind.__qualname__ if nameless else str(value)
 
 
 def indices(step: int, count: int, total: int, seed: int) -> list[int]:

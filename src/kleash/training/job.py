@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kleash.models.load import Loaded
+from kleash.models.prompts import encode
 from kleash.models.reference import Reference
 from kleash.models.sampling import Sampling
 from kleash.records import Controller, ControllerState, Step
@@ -39,6 +40,17 @@ class Job:
     @property
     def checkpoints(self) -> Path:
         return self.run_dir / "checkpoints"
+
+    def encode(self, prompts: list[Any]) -> list[list[int]]:
+        """Token ids of prompts, as this model's tokenizer and template have them; see `models.prompts.encode`."""
+        return encode(
+            prompts,
+            self.loaded.tokenizer,
+            context=self.loaded.context,
+            max_new_tokens=self.sampling.max_new_tokens,
+            chat=self.config.data.asked,
+            rows=self.loaded.policy.rows,
+        )
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from kleash.errors import RunError
 from kleash.masked import masked_mean
 from kleash.models.paths import PathName
 from kleash.models.policy import Policy
-from kleash.models.prompts import decode, encode
+from kleash.models.prompts import decode
 from kleash.models.sampling import sample
 from kleash.rewards.score import Scored, score
 from kleash.tensors import Look, ReferenceStates, Rollout
@@ -60,15 +60,7 @@ def preflight(job: Job) -> Preflight:
         RunError: policy and reference differ although they are the same weights, the reward fails on the trial
             samples, or the disk has no room for the checkpoints.
     """
-    lengths = [
-        len(ids)
-        for ids in encode(
-            job.prompts.prompts,
-            job.loaded.tokenizer,
-            context=job.loaded.context,
-            max_new_tokens=job.sampling.max_new_tokens,
-        )
-    ]
+    lengths = [len(ids) for ids in job.encode(job.prompts.prompts)]
     checkpoint_gb, free_gb = _room(job)
     rollout, scored = _trial(job)
     look = _look(job, rollout)
@@ -96,15 +88,9 @@ def _trial(job: Job) -> tuple[Rollout, Scored]:
     loaded = job.loaded
     n = min(TRIAL_PROMPTS, len(job.prompts))
     prompts, columns = job.prompts.take(list(range(n)), TRIAL_GROUP)
-    ids = encode(
-        prompts[::TRIAL_GROUP],
-        loaded.tokenizer,
-        context=loaded.context,
-        max_new_tokens=job.sampling.max_new_tokens,
-    )
     rollout = sample(
         loaded.policy,
-        ids,
+        job.encode(prompts[::TRIAL_GROUP]),
         # Short: what is tested are numbers and signatures.
         replace(job.sampling, max_new_tokens=min(16, job.sampling.max_new_tokens), min_new_tokens=0),
         loaded.ends,

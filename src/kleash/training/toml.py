@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,27 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 def parse_config(tree: dict[str, Any]) -> Config:
     """A tree of plain values → Config. Raises UsageError that lists every fault."""
     try:
-        return _CONFIG.validate_python(tree)
+        config = _CONFIG.validate_python(tree)
     except ValidationError as error:
         faults = [(*_without_tags(e["loc"]), e["type"], e["msg"], e.get("input")) for e in error.errors()]
         deepest = [f for f in faults if not any(_inside(other[0], f[0]) for other in faults)]
         raise UsageError("; ".join(dict.fromkeys(_sentence(*fault) for fault in deepest))) from None
+    if taken := list(_booleans_as_numbers(tree, config, ())):
+        raise UsageError("; ".join(taken))
+    return config
+
+
+def _booleans_as_numbers(given: Any, read: Any, keys: tuple[str, ...]) -> Iterator[str]:
+    """Where `true` was read as 1: Python's booleans are numbers, and pydantic takes them for such."""
+    if isinstance(given, bool) and not isinstance(read, bool):
+        yield f"{'.'.join(keys)} = {str(given).lower()}: a number belongs here, not true or false"
+    elif isinstance(given, Mapping):
+        for key, value in given.items():
+            inside = read.get(key) if isinstance(read, Mapping) else getattr(read, key, value)
+            yield from _booleans_as_numbers(value, inside, (*keys, key))
+    elif isinstance(given, list | tuple) and isinstance(read, list | tuple):
+        for i, (value, inside) in enumerate(zip(given, read, strict=True)):
+            yield from _booleans_as_numbers(value, inside, (*keys, str(i)))
 
 
 def dump_config(config: Config) -> dict[str, Any]:
