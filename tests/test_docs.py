@@ -134,6 +134,8 @@ def shown(value: object) -> str:
         return "–"
     kind = getattr(value, "kind", None)
     plain = list(value) if isinstance(value, tuple) else value if kind is None else kind
+    if dataclasses.is_dataclass(plain) and not isinstance(plain, type):
+        plain = dataclasses.asdict(plain)
     return f"`{json.dumps(plain)}`"
 
 
@@ -153,9 +155,19 @@ def test_config_page_has_every_key_and_default(heading: str, spec: type) -> None
 
 
 def test_config_page_has_every_key_of_the_algorithms() -> None:
-    assert set(ALGORITHMS) == {"grpo", "rloo", "ppo"}
+    listed = documented("## [algorithm]")
+    assert listed == defaults(RLOO) | defaults(GRPO)
     assert documented("### PPO") == defaults(PPO)
-    assert documented("## [algorithm]") == defaults(RLOO) | defaults(GRPO)
+    section = CONFIG_PAGE.split("\n### The variants' own defaults\n", 1)[1].split("\n#", 1)[0]
+    own = {(kind, key): d for kind, key, d in re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.+?) \|", section, re.M)}
+    variants = {kind: spec for kind, spec in ALGORITHMS.items() if spec not in (GRPO, RLOO, PPO)}
+    assert own == {
+        (kind, key): default
+        for kind, spec in variants.items()
+        for key, default in defaults(spec).items()
+        if listed.get(key) != default
+    }
+    assert all(f'`"{kind}"`' in CONFIG_PAGE or f'`kind = "{kind}"`' in CONFIG_PAGE for kind in ALGORITHMS)
 
 
 @pytest.mark.parametrize(("heading", "members"), [("### kl.penalty", PENALTIES), ("### kl.controller", CONTROLLERS)])

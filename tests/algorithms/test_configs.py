@@ -2,7 +2,8 @@
 
 import pytest
 
-from kleash.algorithms import ALGORITHMS, GRPO, PPO, RLOO, Algorithm
+from kleash.algorithms import ALGORITHMS, CISPO, GRPO, GSPO, OWN_PENALTY, PPO, RLOO, Algorithm
+from kleash.algorithms.clip import ClipRange, sides
 from kleash.errors import UsageError
 
 REFUSED = [
@@ -13,11 +14,11 @@ REFUSED = [
     ({"clip": 1.0}, "clip = 1.0", "between 0 and 1"),
     ({"clip": -0.2}, "clip = -0.2", "between 0 and 1"),
     ({"prefix_cap": 0.5}, "prefix_cap = 0.5", "at least 1"),
-    ({"off_policy": "full"}, "unclipped off-policy gradient", 'clip = "none"'),
 ]
+GROUP_RELATIVE = [GRPO, RLOO, GSPO, CISPO]
 
 
-@pytest.mark.parametrize("algorithm", [GRPO, RLOO])
+@pytest.mark.parametrize("algorithm", GROUP_RELATIVE)
 @pytest.mark.parametrize(("settings", "reason", "alternative"), REFUSED)
 def test_refused_settings(algorithm, settings, reason, alternative):
     with pytest.raises(UsageError) as refused:
@@ -27,9 +28,28 @@ def test_refused_settings(algorithm, settings, reason, alternative):
 
 
 @pytest.mark.parametrize("algorithm", [GRPO, RLOO])
+def test_the_full_off_policy_gradient_has_no_clip(algorithm):
+    with pytest.raises(UsageError, match='unclipped off-policy gradient: set clip = "none"'):
+        algorithm(off_policy="full")
+    algorithm(clip="none", off_policy="full")
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 0.2), (1.1, 0.2), (0.2, 0.0), (-0.1, 0.2)])
+def test_refused_clip_ranges(low, high):
+    with pytest.raises(UsageError, match="low must lie above 0 and at most at 1, high above 0"):
+        ClipRange(low=low, high=high)
+
+
+def test_a_number_clips_both_sides_alike():
+    assert sides(0.3) == (0.3, 0.3)
+    assert sides(ClipRange(low=1.0, high=4.0)) == (1.0, 4.0)
+    assert sides("none") is None
+
+
+@pytest.mark.parametrize("algorithm", GROUP_RELATIVE)
 def test_the_neighbours_of_what_is_refused_are_allowed(algorithm):
     algorithm(group_size=2, epochs=1, minibatches=1, clip=0.2, prefix_cap=1.0)
-    algorithm(clip="none", off_policy="full")
+    algorithm(clip=ClipRange(low=1.0, high=30.0))
 
 
 @pytest.mark.parametrize("kind", ALGORITHMS)
@@ -37,7 +57,7 @@ def test_every_algorithm_is_one_and_names_its_gradient(kind):
     algorithm = ALGORITHMS[kind]()
     assert isinstance(algorithm, Algorithm)
     assert algorithm.kind == kind
-    assert algorithm.label.startswith("the gradient of a sequence objective") or kind == "ppo"
+    assert algorithm.label
 
 
 PPO_REFUSED = [
@@ -49,6 +69,7 @@ PPO_REFUSED = [
     ({"vf_coef": -1.0}, "vf_coef = -1.0", "at least 0"),
     ({"step_kl_limit": 0.0}, "0.0 nats/sequence", "above 0"),
     ({"off_policy": "full", "clip": "none"}, "whitening belongs to a step's", "whiten = false"),
+    ({"off_policy": "full", "whiten": False}, "unclipped off-policy gradient", 'clip = "none"'),
     *(case for case in REFUSED if "group_size" not in case[0]),
 ]
 
@@ -69,6 +90,15 @@ def test_the_published_ppo_is_not_called_a_sequence_gradient():
         assert PPO(**true | wrong).label.startswith("not the gradient of a sequence objective")
 
 
+def test_every_own_penalty_is_of_an_algorithm():
+    assert set(OWN_PENALTY) <= set(ALGORITHMS)
+
+
+SEQUENCE = {"std": "none", "length": "constant"}
+
+
+@pytest.mark.parametrize("algorithm", [GRPO, GSPO, CISPO])
 @pytest.mark.parametrize("settings", [{"std": "group"}, {"length": "token_mean"}, {"length": "sequence_mean"}])
-def test_a_mode_that_is_no_sequence_gradient_says_so(settings):
-    assert GRPO(**settings).label.startswith("not the gradient of a sequence KL")
+def test_a_mode_that_is_no_sequence_gradient_says_so(algorithm, settings):
+    assert algorithm(**SEQUENCE | settings).label.startswith("not the gradient of a sequence KL")
+    assert algorithm(**SEQUENCE).label.startswith("the gradient of a sequence objective")

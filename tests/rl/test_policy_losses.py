@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tolerances import EXACT
 
-from kleash.rl.policy_losses import clipped_surrogate, prefix_ratios, reduce_tokens
+from kleash.rl.policy_losses import (
+    clipped_surrogate,
+    prefix_ratios,
+    reduce_tokens,
+    sequence_ratio,
+    weighted_logprobs,
+)
 
 GARBAGE = [math.nan, math.inf, -math.inf, 1e30]
 
@@ -99,16 +105,40 @@ def test_ratios_ignore_what_the_mask_hides(garbage):
     assert (gradient[~mask] == 0).all()
 
 
-#: ratio, advantage, clip → loss, gradient by the ratio, clipped. Written from eq. 7 of the paper.
+@given(case=tokens())
+@settings(deadline=None)
+def test_sequence_ratio_equals_slow_loop(case):
+    logprobs, old, mask = case
+    slow = []
+    for new_row, old_row, mask_row in zip(logprobs, old, mask, strict=True):
+        counted = [(new, was) for new, was, counts in zip(new_row, old_row, mask_row, strict=True) if counts]
+        product = math.prod(math.exp(new) / math.exp(was) for new, was in counted)
+        slow.append([product ** (1 / len(counted)) if counted else 1.0] * len(new_row))
+    close(sequence_ratio(double(logprobs), double(old), torch.tensor(mask)), slow)
+
+
+def test_the_gradient_of_a_sequence_ratio_is_shared_by_its_tokens():
+    live = double([[-1.0, -2.0, -9.0]]).requires_grad_()
+    mask = torch.tensor([[True, True, False]])
+    (gradient,) = torch.autograd.grad(sequence_ratio(live, live.detach(), mask)[0, 0], live)
+    close(gradient, [[0.5, 0.5, 0.0]])  # s · 1/|y| for each counted token
+
+
+#: ratio, advantage, clip → loss, gradient by the ratio, clipped. Written from eq. 7 of the PPO paper, eq. 10 of DAPO's.
+BOTH, HIGHER = (0.2, 0.2), (0.2, 0.28)
 CASES = [
-    (1.0, 2.0, 0.2, -2.0, -2.0, False),  # unmoved
-    (1.5, 2.0, 0.2, -2.4, 0.0, True),  # good token, moved up enough
-    (0.5, 2.0, 0.2, -1.0, -2.0, False),  # good token, moved down: pulled back up
-    (1.5, -2.0, 0.2, 3.0, 2.0, False),  # bad token, moved up: pulled back down
-    (0.5, -2.0, 0.2, 1.6, 0.0, True),  # bad token, moved down enough
-    (1.5, 0.0, 0.2, 0.0, 0.0, False),  # no credit
+    (1.0, 2.0, BOTH, -2.0, -2.0, False),  # unmoved
+    (1.5, 2.0, BOTH, -2.4, 0.0, True),  # good token, moved up enough
+    (0.5, 2.0, BOTH, -1.0, -2.0, False),  # good token, moved down: pulled back up
+    (1.5, -2.0, BOTH, 3.0, 2.0, False),  # bad token, moved up: pulled back down
+    (0.5, -2.0, BOTH, 1.6, 0.0, True),  # bad token, moved down enough
+    (1.5, 0.0, BOTH, 0.0, 0.0, False),  # no credit
     (9.0, 2.0, None, -18.0, -2.0, False),
     (9.0, -2.0, None, 18.0, 2.0, False),
+    (1.25, 2.0, HIGHER, -2.5, -2.0, False),  # between the two upper bounds: still pushed up
+    (1.25, 2.0, BOTH, -2.4, 0.0, True),
+    (1.5, 2.0, HIGHER, -2.56, 0.0, True),
+    (0.75, -2.0, HIGHER, 1.6, 0.0, True),  # the lower bound stays
 ]
 
 
@@ -118,6 +148,29 @@ def test_clipped_surrogate_by_cases(ratio, advantage, clip, loss, slope, clipped
     found = clipped_surrogate(live, double([[advantage]]), clip)
     close(found.loss.detach(), [[loss]])
     (gradient,) = torch.autograd.grad(found.loss.sum(), live)
+    close(gradient, [[slope]])
+    assert found.clipped.tolist() == [[clipped]]
+
+
+#: ratio, advantage, clip → the gradient by the log-prob, bounded. Written from eq. 4–5 of the CISPO paper.
+WEIGHTS = [
+    (1.0, 2.0, (1.0, 4.0), -2.0, False),
+    (3.0, 2.0, (1.0, 4.0), -6.0, False),
+    (9.0, 2.0, (1.0, 4.0), -10.0, True),  # bounded, and alive where PPO's would be zero
+    (9.0, -2.0, (1.0, 4.0), 10.0, True),
+    (0.01, -2.0, (1.0, 4.0), 0.02, False),  # no lower bound
+    (0.01, -2.0, (0.5, 4.0), 1.0, True),
+    (9.0, 2.0, None, -18.0, False),
+]
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "clip", "slope", "clipped"), WEIGHTS)
+def test_weighted_logprobs_by_cases(ratio, advantage, clip, slope, clipped):
+    logprob = double([[-0.7]]).requires_grad_()
+    live_ratio = ratio * (logprob - logprob.detach()).exp()  # as in training: its gradient must not count
+    found = weighted_logprobs(live_ratio, logprob, double([[advantage]]), clip)
+    close(found.loss.detach(), [[slope * -0.7]])
+    (gradient,) = torch.autograd.grad(found.loss.sum(), logprob)
     close(gradient, [[slope]])
     assert found.clipped.tolist() == [[clipped]]
 

@@ -133,7 +133,7 @@ def test_an_override_that_cannot_be_meant(assignment, said):
         ({"kl": {"target": [3]}}, "kl.target.0 = 3"),
         ({"algorithm": {"clip": "non"}}, "algorithm.clip = 'non'"),
         ({"watch": {}}, "unknown key 'watch'; "),
-        ({"algorithm": {"kind": "gpro"}}, "did you mean 'grpo'?"),
+        ({"algorithm": {"kind": "gpro"}}, "did you mean 'grpo' or 'gspo'?"),
         ({"kl": {"penalty": "exat"}}, "did you mean 'exact'?"),
         ({"kl": {"controller": "P I"}}, "known here: constant, "),
     ],

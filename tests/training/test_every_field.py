@@ -11,6 +11,7 @@ import torch
 from tests.training.small import OF_THE_MACHINE, settings, steps
 
 from kleash.algorithms import ALGORITHMS
+from kleash.algorithms.clip import ClipRange
 from kleash.beta import CONTROLLERS
 from kleash.errors import RunError, UsageError
 from kleash.kl.penalties import PENALTIES
@@ -37,6 +38,7 @@ class Turn:
 CHAT = {"model__policy": "chat"}
 LORA = {"model__adapter": {"rank": 2}}
 MOVING = {"train__learning_rate": 0.05, "algorithm__epochs": 3}
+CLIPPED = MOVING | {"algorithm__clip": {"low": 0.3, "high": 0.3}}
 UNCLIPPED = MOVING | {"algorithm__clip": "none"}
 #: What an algorithm needs besides before its off-policy gradient can be "full".
 UNWHITENED = {"ppo": {"algorithm__whiten": False}}
@@ -114,6 +116,10 @@ TURNS: dict[type, dict[str, Turn]] = {
         "checkpoint_every": Turn({"train__checkpoint_every": 1}),
         "seed": Turn({"train__seed": 1}),
     },
+    ClipRange: {
+        "low": Turn(MOVING | {"algorithm__clip": {"low": 0.01, "high": 0.3}}, CLIPPED),
+        "high": Turn(MOVING | {"algorithm__clip": {"low": 0.3, "high": 0.01}}, CLIPPED),
+    },
     PENALTIES["in_reward"]: {"estimator": Turn({"kl__penalty": IN_REWARD_K2}, refused=UsageError)},
     PENALTIES["in_loss"]: {
         "estimator": Turn({"kl__penalty": {"kind": "in_loss", "estimator": "k2"}}, K3),
@@ -126,11 +132,11 @@ TURNS: dict[type, dict[str, Turn]] = {
                 "group_size": Turn({"algorithm__group_size": 5}),
                 "epochs": Turn({"algorithm__epochs": 2}),
                 "minibatches": Turn({"algorithm__minibatches": 3}),
-                "clip": Turn(MOVING | {"algorithm__clip": 0.01}, MOVING),
+                "clip": Turn(MOVING | {"algorithm__clip": 0.01}, UNCLIPPED),
                 "prefix_cap": Turn(UNCLIPPED | {"algorithm__prefix_cap": 1.0}, UNCLIPPED),
                 "off_policy": Turn({"algorithm__off_policy": "full"}, UNWHITENED.get(kind, {}) | UNCLIPPED),
                 "std": Turn({"algorithm__std": "batch"}),
-                "length": Turn({"algorithm__length": "token_mean"}),
+                "length": Turn({"algorithm__length": "constant"}, {"algorithm__length": "token_mean"}),
                 "clip_value": Turn(MOVING | {"algorithm__clip_value": 0.001}, MOVING),
                 "gamma": Turn({"algorithm__gamma": 0.9}),
                 "gae_lambda": Turn({"algorithm__gae_lambda": 0.5}),

@@ -24,7 +24,7 @@ from tests.training.enumerated import (
 )
 from torch import Tensor
 
-from kleash.algorithms import GRPO, RLOO
+from kleash.algorithms import CISPO, GRPO, GSPO, RLOO
 from kleash.kl.penalties import Exact, FutureSampled, InLoss, InReward, KLTerms, NoPenalty
 
 SEQUENCE_PENALTIES = {"exact": Exact(), "in_reward": InReward(), "future_sampled": FutureSampled(), "none": NoPenalty()}
@@ -55,6 +55,20 @@ def test_gradient_through_the_loop(penalty, algorithm, tmp_path, monkeypatch):
     made, c = ALGORITHMS[algorithm]
     found, truth = expected(Setting(made, SEQUENCE_PENALTIES[penalty]), tmp_path, monkeypatch)
     assert relative(found, c * truth) < LOOP
+
+
+#: Without their std and length means their first update is GRPO's: c times the sequence gradient.
+VARIANTS = {
+    "gspo": GSPO(group_size=2, std="none", length="constant"),
+    "cispo": CISPO(group_size=2, std="none", length="constant"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
+def test_gradient_of_the_variants(name, tmp_path, monkeypatch):
+    found, truth = expected(Setting(VARIANTS[name], Exact()), tmp_path, monkeypatch)
+    assert relative(found, 0.5 * truth) < LOOP
 
 
 @pytest.mark.slow
@@ -113,8 +127,13 @@ def test_in_loss_is_the_stated_per_position_gradient(name, tmp_path, monkeypatch
     "algorithm",
     # token_mean divides by the minibatch's tokens, here those of the whole enumeration: a constant. Its cosine on
     # batches as small as a group is enumerated in docs/runs/estimators.md.
-    [GRPO(group_size=2, std="group"), GRPO(group_size=2, length="sequence_mean")],
-    ids=["std by group", "sequence mean"],
+    [
+        GRPO(group_size=2, std="group"),
+        GRPO(group_size=2, length="sequence_mean"),
+        GSPO(group_size=2),
+        CISPO(group_size=2),
+    ],
+    ids=["std by group", "sequence mean", "gspo", "cispo"],
 )
 def test_labelled_modes_are_not_the_sequence_gradient(algorithm, tmp_path, monkeypatch):
     found, truth = expected(Setting(algorithm, Exact()), tmp_path, monkeypatch)

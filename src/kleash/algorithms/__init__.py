@@ -2,11 +2,13 @@
 
 from typing import Protocol, runtime_checkable
 
+from kleash.algorithms.cispo import CISPO
 from kleash.algorithms.group_relative import Loss, Totals, ValueFigures
 from kleash.algorithms.grpo import GRPO
+from kleash.algorithms.gspo import GSPO
 from kleash.algorithms.ppo import PPO
 from kleash.algorithms.rloo import RLOO
-from kleash.kl.penalties import Penalty
+from kleash.kl.penalties import NoPenalty, Penalty
 from kleash.records import Reading
 from kleash.tensors import Batch, Credit, Look
 
@@ -15,6 +17,8 @@ from kleash.tensors import Batch, Credit, Look
 class Algorithm(Protocol):
     """A frozen dataclass, which is its config, with a loss."""
 
+    @property
+    def kind(self) -> str: ...
     @property
     def group_size(self) -> int: ...
     @property
@@ -58,11 +62,17 @@ class LearnsValues(Protocol):
         ...
 
 
-ALGORITHMS: dict[str, type] = {"grpo": GRPO, "rloo": RLOO, "ppo": PPO}
+ALGORITHMS: dict[str, type] = {"grpo": GRPO, "rloo": RLOO, "ppo": PPO, "gspo": GSPO, "cispo": CISPO}
+
+#: The penalty of the paper, where the config has no [kl]. The others are leashed by the default one.
+OWN_PENALTY: dict[str, type] = {"cispo": NoPenalty}
 
 __all__ = [
     "ALGORITHMS",
+    "CISPO",
     "GRPO",
+    "GSPO",
+    "OWN_PENALTY",
     "PPO",
     "RLOO",
     "Algorithm",

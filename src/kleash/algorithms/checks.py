@@ -1,10 +1,11 @@
 """Invariants that the algorithms' configs share."""
 
+from kleash.algorithms.clip import Clip, check_clip
 from kleash.errors import UsageError
 
 
 def check_group_relative(
-    group_size: int, epochs: int, minibatches: int, clip: float | str, prefix_cap: float, off_policy: str
+    group_size: int, epochs: int, minibatches: int, clip: Clip, prefix_cap: float, off_policy: str
 ) -> None:
     """Raises UsageError for a setting under which the algorithm is not defined.
 
@@ -19,7 +20,7 @@ def check_group_relative(
     check_updates(epochs, minibatches, clip, prefix_cap, off_policy)
 
 
-def check_updates(epochs: int, minibatches: int, clip: float | str, prefix_cap: float, off_policy: str) -> None:
+def check_updates(epochs: int, minibatches: int, clip: Clip, prefix_cap: float, off_policy: str) -> None:
     """Raises UsageError for updates that are not defined.
 
     Source: PPO's clip range lies in (0, 1); the ratio of an unmoved policy is 1.
@@ -27,8 +28,7 @@ def check_updates(epochs: int, minibatches: int, clip: float | str, prefix_cap: 
     """
     if epochs < 1 or minibatches < 1:
         raise UsageError(f"algorithm.epochs = {epochs} and minibatches = {minibatches} must be at least 1")
-    if not (clip == "none" or 0 < float(clip) < 1):
-        raise UsageError(f'algorithm.clip = {clip} must lie between 0 and 1 (0.2 is usual; "none" for no clip)')
+    check_clip(clip)
     if prefix_cap < 1:
         raise UsageError(f"algorithm.prefix_cap = {prefix_cap} must be at least 1, the ratio of an unmoved policy")
     if off_policy == "full" and clip != "none":

@@ -1,6 +1,6 @@
-"""What GRPO and RLOO share: credit from the other members of the group, and one loss per token.
+"""What the group-relative family shares: credit from the other members of the group, and one loss per token.
 
-    loss_it = −r_i ρ_it (R_i − b_i)                           clipped as in PPO
+    loss_it = −r_i ρ_it (R_i − b_i)                           bounded by the algorithm's surrogate
               + β k_i [ own_it + (F_it − ρ_{1:t} f_it) ℓ_it ]    outside the clip: the leash never lets go
 
 r, k are the algorithm's scales of reward and KL, F and f the KL to come and its mean over the other members alive.
@@ -14,9 +14,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kleash.algorithms.clip import Clip, sides
 from kleash.kl.penalties import Penalty, Ratios
-from kleash.rl.advantages import group_sum, leave_one_out, leave_one_out_alive
-from kleash.rl.policy_losses import PrefixRatios, clipped_surrogate, prefix_ratios
+from kleash.rl.advantages import group_std, group_sum, leave_one_out, leave_one_out_alive
+from kleash.rl.policy_losses import (
+    Length,
+    PrefixRatios,
+    Surrogate,
+    clipped_surrogate,
+    prefix_ratios,
+    reduce_tokens,
+    sequence_ratio,
+    weighted_logprobs,
+)
 from kleash.tensors import Batch, Look
 
 #: How updates after the first treat samples of the older policy. The KL's gradient carries its prefix ratios in both.
@@ -24,8 +34,13 @@ from kleash.tensors import Batch, Look
 #: "full": no truncation, and the reward's credit has every ratio too: the exact off-policy gradient, and noisy.
 OffPolicy = Literal["truncated", "full"]
 
-#: PPO's clip range, or "none".
-Clip = float | Literal["none"]
+#: What bounds the reward's credit after the first update. "token": PPO's clipped token ratio. "sequence": the same
+#: with GSPO's ratio of the whole sequence. "weight": CISPO's bounded, stop-gradient ratio on the log-prob.
+RatioForm = Literal["token", "sequence", "weight"]
+
+#: What the credit is divided by. "none"; "batch": all three terms by one standard deviation of the step's scores;
+#: "group": the reward's credit alone by its group's.
+Std = Literal["none", "batch", "group"]
 
 
 class Totals(NamedTuple):
@@ -69,11 +84,57 @@ class Loss(NamedTuple):
 
 
 class UpdateRule(NamedTuple):
-    """How the update may move: the clip range, the cap on prefix ratios, the off-policy form."""
+    """How the update may move: the clip range, the cap on prefix ratios, the off-policy form, what is clipped."""
 
     clip: Clip
     prefix_cap: float
-    off_policy: OffPolicy
+    off_policy: OffPolicy = "truncated"
+    ratio: RatioForm = "token"
+
+
+class Form(NamedTuple):
+    """What the credit is divided by, and how token losses are averaged."""
+
+    std: Std
+    length: Length
+
+    @property
+    def label(self) -> str:
+        """What the expected gradient of this form is, in words."""
+        if self.std == "group" or self.length != "constant":
+            return "not the gradient of a sequence KL (std by group or averaging by length; see docs/kl.md §6)"
+        return "the gradient of a sequence objective, times 1 − 1/G"
+
+
+def group_relative_loss(
+    look: Look, batch: Batch, totals: Totals, penalty: Penalty, beta: float, form: Form, how: UpdateRule
+) -> Loss:
+    """GRPO's family: c/(N·G·C) Σ m_it [ −A_it ρ_it + β own_it ] with c = 1 − 1/G, or its forms with std and lengths.
+
+    Source: Shao et al. 2024, arXiv 2402.03300; Dr. GRPO: Liu et al. 2025, arXiv 2503.20783; docs/kl.md §4.
+    Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
+    """
+    losses = group_relative_losses(look, batch, penalty, beta, _scales(batch, totals, form.std), how)
+    value = reduce_tokens(
+        weigh_groups(losses.per_token, batch),
+        batch.mask,
+        form.length,
+        sequences=totals.sequences,
+        tokens=totals.tokens,
+        constant=totals.constant,
+    )
+    return Loss(value, losses.clipped, losses.truncations)
+
+
+def _scales(batch: Batch, totals: Totals, std: Std) -> Scales:
+    members = group_sum(batch.scored.to(batch.score.dtype), batch.rollout.group)
+    c = 1 - 1 / members.clamp_min(1)  # a group with nothing scored has no loss
+    if std == "batch" and totals.score_std > 0:
+        c = c / totals.score_std
+    if std != "group":
+        return Scales(reward=c, kl=c)
+    sigma = group_std(batch.score, batch.scored, batch.rollout.group)
+    return Scales(reward=c * torch.where(sigma > 0, 1 / torch.where(sigma > 0, sigma, 1.0), 0.0), kl=c)
 
 
 def group_relative_losses(
@@ -91,7 +152,7 @@ def group_relative_losses(
     if full:
         losses, clipped = _full_reward(look, batch, advantage, ratios), 0
     else:
-        surrogate = clipped_surrogate(ratios.token, advantage, None if how.clip == "none" else how.clip)
+        surrogate = _surrogate(look, old, batch, ratios.token, advantage, how)
         losses, clipped = surrogate.loss, int((surrogate.clipped & mask).sum())
 
     losses = scales.reward[:, None] * losses
@@ -102,6 +163,21 @@ def group_relative_losses(
         credit = leave_one_out_alive(kl.to_go, mask, batch.rollout.group, ratios.through)
         losses = losses + beta * scales.kl[:, None] * credit * look.logprobs
     return TokenLosses(losses, clipped, ratios.truncations)
+
+
+def _surrogate(
+    look: Look,
+    old: Float[Tensor, "B T"],
+    batch: Batch,
+    token: Float[Tensor, "B T"],
+    advantage: Float[Tensor, "B T"],
+    how: UpdateRule,
+) -> Surrogate:
+    clip = sides(how.clip)
+    if how.ratio == "weight":
+        return weighted_logprobs(token, look.logprobs, advantage, clip)
+    ratio = sequence_ratio(look.logprobs, old, batch.mask) if how.ratio == "sequence" else token
+    return clipped_surrogate(ratio, advantage, clip)
 
 
 def _full_reward(

@@ -4,35 +4,22 @@ R_i − mean(R) = c (R_i − b_i) exactly, so reward, KL to come and the KL's ow
 its meaning. The defaults divide by no standard deviation and by a constant length: with penalty = "exact" the
 expected gradient is c times that of  E reward − beta · KL(policy‖reference)  of the sequence.
 
-The paper's settings are `std = "group"`, `length = "sequence_mean"` and
-`kl.penalty = { kind = "in_loss", estimator = "k3", ratio = "none" }`; docs/kl.md §6: what each does to the gradient.
+So `kind = "grpo"` with nothing else is Dr. GRPO, plus the leash it leaves out. GRPO's own paper has `std = "group"`,
+`length = "sequence_mean"` and `kl.penalty = { kind = "in_loss", estimator = "k3", ratio = "none" }`; docs/kl.md §6 says
+what each does to the gradient.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from jaxtyping import Float
 from pydantic import ConfigDict
-from torch import Tensor
 
 from kleash.algorithms.checks import check_group_relative
-from kleash.algorithms.group_relative import (
-    Clip,
-    Loss,
-    OffPolicy,
-    Scales,
-    Totals,
-    UpdateRule,
-    group_relative_losses,
-    weigh_groups,
-)
+from kleash.algorithms.clip import Clip
+from kleash.algorithms.group_relative import Form, Loss, OffPolicy, Std, Totals, UpdateRule, group_relative_loss
 from kleash.kl.penalties import Penalty
-from kleash.rl.advantages import group_std, group_sum
-from kleash.rl.policy_losses import Length, reduce_tokens
+from kleash.rl.policy_losses import Length
 from kleash.tensors import Batch, Look
-
-Std = Literal["none", "batch", "group"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +51,7 @@ class GRPO:
 
     @property
     def label(self) -> str:
-        if self.std == "group" or self.length != "constant":
-            return "not the gradient of a sequence KL (std by group or averaging by length; see docs/kl.md §6)"
-        return "the gradient of a sequence objective, times 1 − 1/G"
+        return Form(self.std, self.length).label
 
     def loss(self, look: Look, batch: Batch, totals: Totals, penalty: Penalty, beta: float) -> Loss:
         """c/(N·G·C) Σ m_it [ −A_it ρ_it + β own_it ] with the default std and length.
@@ -75,26 +60,4 @@ class GRPO:
         Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
         """
         how = UpdateRule(self.clip, self.prefix_cap, self.off_policy)
-        losses = group_relative_losses(look, batch, penalty, beta, self._scales(batch, totals), how)
-        value = reduce_tokens(
-            weigh_groups(losses.per_token, batch),
-            batch.mask,
-            self.length,
-            sequences=totals.sequences,
-            tokens=totals.tokens,
-            constant=totals.constant,
-        )
-        return Loss(value, losses.clipped, losses.truncations)
-
-    def _scales(self, batch: Batch, totals: Totals) -> Scales:
-        members = group_sum(batch.scored.to(batch.score.dtype), batch.rollout.group)
-        c = 1 - 1 / members.clamp_min(1)  # a group with nothing scored has no loss
-        if self.std == "batch" and totals.score_std > 0:
-            c = c / totals.score_std
-        return Scales(reward=c * self._per_group_std(batch), kl=c)
-
-    def _per_group_std(self, batch: Batch) -> Float[Tensor, " B"]:
-        if self.std != "group":
-            return torch.ones_like(batch.score)
-        sigma = group_std(batch.score, batch.scored, batch.rollout.group)
-        return torch.where(sigma > 0, 1 / torch.where(sigma > 0, sigma, 1.0), 0.0)
+        return group_relative_loss(look, batch, totals, penalty, beta, Form(self.std, self.length), how)

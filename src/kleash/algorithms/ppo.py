@@ -19,7 +19,8 @@ from pydantic import ConfigDict
 from torch import Tensor
 
 from kleash.algorithms.checks import check_updates
-from kleash.algorithms.group_relative import Clip, Loss, OffPolicy, Totals, ValueFigures, weigh_groups
+from kleash.algorithms.clip import Clip, sides
+from kleash.algorithms.group_relative import Loss, OffPolicy, Totals, ValueFigures, weigh_groups
 from kleash.errors import UsageError
 from kleash.kl.penalties import Penalty, Ratios
 from kleash.masked import whiten
@@ -46,7 +47,7 @@ class PPO:
     epochs: int = 4
     minibatches: int = 1
     clip: Clip = 0.2
-    clip_value: Clip = 0.2
+    clip_value: float | Literal["none"] = 0.2
     gamma: float = 1.0
     gae_lambda: float = 0.95
     vf_coef: float = 0.1
@@ -119,12 +120,13 @@ class PPO:
             advantage = self._advantages(look, batch, penalty, beta, credit.values, ratios).advantage
             losses, clipped = -ratios.through * advantage * look.logprobs, 0
         else:
-            surrogate = clipped_surrogate(ratios.token, credit.advantage, _number(self.clip))
+            surrogate = clipped_surrogate(ratios.token, credit.advantage, sides(self.clip))
             losses, clipped = surrogate.loss, int((surrogate.clipped & mask).sum())
         own = penalty.terms(look, mask, Ratios(ratios.token, ratios.before, ratios.through)).own
         if own is not None:
             losses = losses + beta * credit.scale * own
-        value = clipped_value_loss(_values(look, live=True), credit.values, credit.returns, _number(self.clip_value))
+        bound = None if self.clip_value == "none" else self.clip_value
+        value = clipped_value_loss(_values(look, live=True), credit.values, credit.returns, bound)
 
         def reduced(per_token: Float[Tensor, "B T"]) -> Float[Tensor, ""]:
             return reduce_tokens(
@@ -166,7 +168,3 @@ class PPO:
 def _values(look: Look, *, live: bool = False) -> Float[Tensor, "B T"]:
     assert look.values is not None, "a run of PPO has a critic: training/config.py writes one out"
     return look.values if live else look.values.detach()
-
-
-def _number(clip: Clip) -> float | None:
-    return None if clip == "none" else clip

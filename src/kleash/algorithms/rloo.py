@@ -11,8 +11,8 @@ from typing import Literal
 from pydantic import ConfigDict
 
 from kleash.algorithms.checks import check_group_relative
+from kleash.algorithms.clip import Clip
 from kleash.algorithms.group_relative import (
-    Clip,
     Loss,
     OffPolicy,
     Scales,

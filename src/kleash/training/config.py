@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from kleash.algorithms import GRPO, PPO, RLOO, LearnsValues
+from kleash.algorithms import CISPO, GRPO, GSPO, OWN_PENALTY, PPO, RLOO, LearnsValues
 from kleash.beta import PI, PID, Constant, Cosine, Dual, Linear, PPORule, Ziegler
 from kleash.errors import UsageError
 from kleash.kl.penalties import Exact, FutureSampled, InLoss, InReward, NoPenalty
@@ -52,7 +52,7 @@ ControllerConfig = Annotated[
     Annotated[PI | PID | Dual | Ziegler | PPORule | Constant | Linear | Cosine, Field(discriminator="kind")],
     _kind("pi"),
 ]
-AlgorithmConfig = Annotated[Annotated[GRPO | RLOO | PPO, Field(discriminator="kind")], _kind("grpo")]
+AlgorithmConfig = Annotated[Annotated[GRPO | RLOO | PPO | GSPO | CISPO, Field(discriminator="kind")], _kind("grpo")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +217,7 @@ class TrainSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """A whole run. `out` is its directory."""
+    """A whole run. `out` is its directory. kl: left out, the algorithm's own (none for one published without)."""
 
     __pydantic_config__ = STRICT
 
@@ -226,10 +226,13 @@ class Config:
     data: DataSpec
     rewards: tuple[RewardSpec, ...]
     algorithm: AlgorithmConfig = field(default_factory=GRPO)
-    kl: KLSpec = field(default_factory=KLSpec)
+    kl: KLSpec = None  # pyright: ignore[reportAssignmentType]  # made below, where the algorithm is known
     train: TrainSpec = field(default_factory=TrainSpec)
 
     def __post_init__(self) -> None:
+        if self.kl is None:  # pyright: ignore[reportUnnecessaryComparison]
+            own = OWN_PENALTY.get(self.algorithm.kind, Exact)()
+            object.__setattr__(self, "kl", KLSpec(penalty=own))
         if not self.rewards:
             raise UsageError('no [[rewards]]: name at least one, for example [[rewards]] with use = "vader"')
         if self.algorithm.minibatches > self.train.prompts_per_step:

@@ -1,5 +1,10 @@
 """What a run is about to do, in a few lines: printed at the start and by `--check-only`."""
 
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from kleash.algorithms import OWN_PENALTY
+from kleash.kl.penalties import NoPenalty
 from kleash.records import Target
 from kleash.training.config import DEFAULT_TARGET
 from kleash.training.job import Job
@@ -15,7 +20,7 @@ def describe(job: Job) -> list[str]:
         f"policy     {job.loaded.name}, {adapter}: {trained:,} of {total:,} parameters, "
         f"{config.model.dtype} on {job.loaded.policy.device}, {update.path} forward",
         f"reference  {config.model.reference}, weights {job.reference.fingerprint['weights'][:12]}…",
-        f"algorithm  {config.algorithm.kind}: {update.algorithm.label}",
+        f"algorithm  {_named(update.algorithm)}: {update.algorithm.label}",
         f"leash      {config.kl.penalty.kind}: {update.penalty.label}",
         f"           {_leash(job)}",
         f"rewards    {', '.join(f'{r.name} × {r.weight:g}' for r in job.rewarders)}",
@@ -32,10 +37,25 @@ def describe(job: Job) -> list[str]:
     return lines
 
 
+def _named(algorithm: Any) -> str:
+    """Its kind, and each key that is not its paper's: a mix is seen to be one."""
+    published = type(algorithm)()
+    own = {f.name: getattr(algorithm, f.name) for f in fields(published)}
+    changed = [f"{name} = {_toml(value)}" for name, value in own.items() if value != getattr(published, name)]
+    return f"{algorithm.kind} with {', '.join(changed)}" if changed else algorithm.kind
+
+
+def _toml(value: Any) -> str:
+    if is_dataclass(value) and not isinstance(value, type):
+        return "{ " + ", ".join(f"{f.name} = {getattr(value, f.name)}" for f in fields(value)) + " }"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
 def _leash(job: Job) -> str:
     kl = job.config.kl
     if kl.penalty.kind == "none":
-        return "no penalty; the KL is measured all the same"
+        published = OWN_PENALTY.get(job.config.algorithm.kind) is NoPenalty
+        return f"no penalty{', as published' if published else ''}; the KL is measured all the same"
     if not kl.schedule:
         return f"beta {kl.first_beta:g}, {kl.law.kind}"
     given = kl.target is not None

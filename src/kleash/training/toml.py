@@ -133,8 +133,11 @@ def _sentence(keys: tuple[Any, ...], names: list[str], kind: str, message: str, 
 
 
 def _nearest(name: Any, names: list[str]) -> str:
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(sorted(names))}"
+    ratios = {known: difflib.SequenceMatcher(None, known, str(name)).ratio() for known in sorted(names)}
+    best = max(ratios.values(), default=0.0)
+    if best < 0.5:
+        return f"known here: {', '.join(sorted(names))}"
+    return f"did you mean {' or '.join(repr(known) for known, ratio in ratios.items() if ratio == best)}?"
 
 
 def _tag(given: Any) -> Any:
@@ -151,7 +154,7 @@ def _without_tags(loc: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[str]]:
         if table is not None and part in table:
             cls = table[part]
             continue
-        if isinstance(part, str) and (part in ("str", "int", "float") or "[" in part):
+        if isinstance(part, str) and (part in ("str", "int", "float", getattr(cls, "__name__", "")) or "[" in part):
             continue  # pydantic's name for one of several types that a value may have
         names = [f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
         keys.append(part)
