@@ -1,6 +1,7 @@
 """Random tiny models and rollouts for the tests: Llama-family architectures, exact in float64 if asked."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,13 @@ def rollout(
         sampler=torch.zeros(B, T, dtype=dtype),
         truncated=torch.zeros(B, dtype=torch.bool),
     )
+
+
+def without_row(sample: Rollout, row: int) -> Rollout:
+    """The rollout without one completion."""
+    keep = torch.arange(sample.mask.shape[0]) != row
+    rows = ("completion_ids", "mask", "group", "sampler", "truncated")
+    return replace(sample, **{name: getattr(sample, name)[keep] for name in rows})
 
 
 def single_rows(body: nn.Module, sample: Rollout) -> Tensor:

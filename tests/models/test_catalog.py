@@ -20,7 +20,7 @@ from kleash.models.spec import Adapter, ModelSpec
 def test_the_embedded_model() -> None:
     loaded = load(ModelSpec("kleash:tiny"))
     assert loaded.source == tiny_directory()
-    assert loaded.paths == ("packed", "cached", "plain")
+    assert loaded.paths == ("packed", "cached", "two_stage", "plain")
     assert loaded.policy.recipe.vocab == len(loaded.tokenizer)
     assert sum(p.numel() for p in loaded.policy.parameters()) <= 2_500_000
     ids = loaded.tokenizer("This film")["input_ids"]
@@ -92,7 +92,7 @@ def test_smollm2_from_the_wheel_to_an_answer(tmp_path: Path, monkeypatch: pytest
     assert sum(p.numel() for p in model.parameters()) == 134_515_008
     assert loaded.ends.eos_ids == (tokenizer.convert_tokens_to_ids("<|im_end|>"),)
     assert (loaded.context, loaded.policy.recipe.vocab) == (8192, 49152)
-    assert loaded.paths == ("packed", "cached", "plain")
+    assert loaded.paths == ("packed", "cached", "two_stage", "plain")
     assert model.config.tie_word_embeddings
     assert "quantization_config" not in model.config.to_dict()
 

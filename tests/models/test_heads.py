@@ -28,7 +28,7 @@ def test_recipes_of_models_that_scale_or_cap_their_logits(config: Any, expected:
     recipe = recipe_from(model.config, build.VOCAB)
     assert recipe == expected
     probe_head(model, recipe)
-    assert probe_paths(Policy(model, recipe)) == ("packed", "cached", "plain")
+    assert probe_paths(Policy(model, recipe)) == ("packed", "cached", "two_stage", "plain")
     with pytest.raises(RunError, match="log-probs and KL would be wrong"):
         probe_head(model, Recipe(build.VOCAB))  # as if the config had said nothing
 
@@ -77,13 +77,13 @@ def test_a_model_that_ignores_the_block_mask_keeps_the_other_paths() -> None:
         return args, kwargs
 
     policy.body.register_forward_pre_hook(causal_only, with_kwargs=True)
-    assert probe_paths(policy) == ("cached", "plain")
+    assert probe_paths(policy) == ("cached", "two_stage", "plain")
 
 
 def test_gpt2_passes_too() -> None:
     policy = build.policy("gpt2")
     probe_head(policy.causal, policy.recipe)
-    assert probe_paths(policy) == ("packed", "cached", "plain")
+    assert probe_paths(policy) == ("packed", "cached", "two_stage", "plain")
 
 
 def test_probing_leaves_no_gradients() -> None:

@@ -30,7 +30,7 @@ def edit(file: Path, **changes: object) -> None:
 def test_a_full_model(model: Path) -> None:
     loaded = load(ModelSpec(str(model)))
     assert (loaded.name, loaded.source, loaded.context, loaded.adapter) == (str(model), model, 64, None)
-    assert loaded.paths == ("packed", "cached", "plain")
+    assert loaded.paths == ("packed", "cached", "two_stage", "plain")
     assert {p.dtype for p in loaded.policy.trainable()} == {torch.float32}
     sample = build.rollout()
     truth = build.single_rows(build.model().base_model, sample)

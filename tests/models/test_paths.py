@@ -1,4 +1,4 @@
-"""The three paths are exact: values and gradients against single rows without padding, for several architectures."""
+"""The paths are exact: values and gradients against single rows without padding, for several architectures."""
 
 from typing import Any
 
@@ -7,15 +7,18 @@ import torch
 from tests import tolerances
 from tests.models import build
 from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import LinearAttentionAndFullAttentionLayer, LinearAttentionLayer
 
 from kleash.errors import RunError
 from kleash.models import adapters, paths
 from kleash.models.counting import TokenCounter
+from kleash.models.paths._replay import fork
 from kleash.models.policy import Policy
 from kleash.models.spec import Adapter
 from kleash.tensors import Rollout
 
-PATHS = ["packed", "cached", "plain"]
+PATHS = ["packed", "cached", "two_stage", "plain"]
 
 
 def with_adapter(policy: Policy) -> Policy:
@@ -126,26 +129,89 @@ def test_what_lies_under_the_masks_changes_nothing(path: Any) -> None:
     assert torch.equal(policy.hidden(garbled, path)[sample.mask], policy.hidden(sample, path)[sample.mask])
 
 
-@pytest.mark.parametrize("path", ["packed", "plain"])
-def test_activation_checkpointing_changes_nothing(path: Any) -> None:
-    plain, checkpointed = (build.policy("llama", torch.float64) for _ in range(2))
-    checkpointed.model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
-    checkpointed.model.train()
-    sample = build.rollout()
-    ours, theirs = (policy.hidden(sample, path)[sample.mask] for policy in (checkpointed, plain))
-    torch.testing.assert_close(ours, theirs, rtol=tolerances.EXACT, atol=tolerances.EXACT)
-    assert largest_error(gradients(checkpointed, ours), gradients(plain, theirs)) < tolerances.EXACT
+WAYS = [("packed", None), ("cached", None), ("two_stage", None), ("two_stage", 1), ("two_stage", 4), ("plain", 2)]
 
 
-def test_the_cached_path_refuses_to_run_without_the_prompt() -> None:
-    """Under checkpointing transformers drops the cache in silence; without gradients it keeps it."""
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+@pytest.mark.parametrize("kind", ["llama", "window"])
+def test_activation_checkpointing_changes_nothing(kind: str, lora: bool, way: Any) -> None:
+    """Values and every gradient, prompts of unequal length and groups of unequal size among them."""
+    made = {"sliding_window": 3} if kind == "window" else {}
+    kind = "mistral" if kind == "window" else kind
+    plain, checkpointed = (build.policy(kind, torch.float64, **made) for _ in range(2))
+    if lora:
+        torch.manual_seed(0)
+        plain = with_adapter(plain)
+        torch.manual_seed(0)
+        checkpointed = with_adapter(checkpointed)
+    checkpointed.causal.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+    checkpointed.train()
+    sample = build.rollout((5, 2, 7), ((4, 6, 1), (6,), (3, 5)))
+    truth = build.single_rows(plain.body, sample)
+    hidden = checkpointed.hidden(sample, *way)[sample.mask]
+    torch.testing.assert_close(hidden, truth, rtol=tolerances.EXACT, atol=tolerances.EXACT)
+    assert largest_error(gradients(checkpointed, hidden), gradients(plain, truth)) < tolerances.EXACT
+    assert all(layer.gradient_checkpointing for layer in checkpointed.body.layers)  # as it was
+
+
+@pytest.mark.parametrize("way", [("two_stage", 1), ("two_stage", 2), ("two_stage", 5), ("plain", 3)], ids=str)
+def test_rows_a_few_at_a_time_change_nothing(way: Any) -> None:
+    policy = build.policy("qwen3", torch.float64)
+    sample = build.rollout((5, 2, 7), ((4, 6, 1), (6,), (3, 5)))
+    sample.mask[1, 1:3] = False
+    sample.mask[3] = False  # only padding
+    truth = build.single_rows(policy.body, build.without_row(sample, 3))
+    hidden = policy.hidden(sample, *way)[sample.mask]
+    torch.testing.assert_close(hidden, truth, rtol=tolerances.EXACT, atol=tolerances.EXACT)
+    assert largest_error(gradients(policy, hidden), gradients(policy, truth)) < tolerances.EXACT
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_rows_are_not_kept_for_the_backward_pass(checkpointing: bool) -> None:
+    """Bytes that autograd keeps: with rows one at a time, of the prompt's graph and not of the completions'."""
+    kept = {}
+    sample = build.rollout((12,), ((16,) * 6,))
+    for way in (("packed", None), ("two_stage", 6), ("two_stage", 1)):
+        policy = build.policy("llama", torch.float64)
+        if checkpointing:
+            policy.causal.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+            policy.train()
+        kept[way] = bytes_kept(lambda way=way, policy=policy: policy.hidden(sample, *way))
+    assert kept["two_stage", 1] < kept["packed", None] * (1 if checkpointing else 0.35)
+    assert kept["two_stage", 1] <= 1.05 * kept["two_stage", 6]
+
+
+def bytes_kept(run: Any) -> int:
+    """Distinct bytes saved for the backward pass of `run()`."""
+    sizes: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        hidden = run()
+    assert hidden.requires_grad
+    return sum(sizes.values())
+
+
+def test_a_prompt_that_is_not_in_the_cache_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As transformers does under checkpointing, in silence: the cache is dropped and the completion runs alone."""
     policy = build.policy("llama")
-    policy.model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
-    policy.model.train()
-    with pytest.raises(RunError, match="without their prompt"):
-        policy.hidden(build.rollout(), "cached")
-    with torch.no_grad():
-        policy.hidden(build.rollout(), "cached")
+    own = policy.body.forward
+    monkeypatch.setattr(policy.body, "forward", lambda **given: own(**given | {"cache": None, "use_cache": False}))
+    for path in ("cached", "two_stage"):
+        with pytest.raises(RunError, match="without their prompt"):
+            policy.hidden(build.rollout(), path)
+
+
+@pytest.mark.parametrize("layer", [LinearAttentionLayer, LinearAttentionAndFullAttentionLayer])
+def test_a_state_that_cannot_be_replayed_is_refused(layer: Any) -> None:
+    cache = DynamicCache()
+    cache.layers = [layer()]
+    with pytest.raises(RunError, match=f"more than keys and values of its prompt .{layer.__name__}"):
+        fork(cache)
 
 
 def test_the_packed_path_refuses_layers_it_has_no_mask_for() -> None:

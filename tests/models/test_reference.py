@@ -16,7 +16,7 @@ from kleash.models.policy import Policy
 from kleash.models.reference import AdapterOff, AdapterSnapshot, Frozen, Reference, build_reference
 from kleash.models.spec import Adapter, ModelSpec
 
-PATHS: list[PathName] = ["packed", "cached", "plain"]
+PATHS: list[PathName] = ["packed", "cached", "two_stage", "plain"]
 Case = Callable[[Path], tuple[ModelSpec, type]]
 
 
@@ -66,8 +66,8 @@ def test_policy_equals_reference_exactly_before_the_first_step(case: Case, tmp_p
     reference: Reference = build_reference(spec, loaded)
     assert isinstance(reference, kind)
     sample = build.rollout()
-    for path in PATHS if not spec.gradient_checkpointing else ["packed", "plain"]:
-        look = loaded.policy(sample, reference=reference.states(sample, path), path=path)
+    for path, rows in [*((path, None) for path in PATHS), ("two_stage", 1), ("plain", 2)]:
+        look = loaded.policy(sample, reference=reference.states(sample, path, rows), path=path, rows=rows)
         assert look.kl.abs().max() == 0
         assert torch.equal(look.ref, look.logprobs.detach())
 

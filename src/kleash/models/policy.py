@@ -13,7 +13,7 @@ from kleash.kl.fused import fused
 from kleash.models.adapters import POLICY_ADAPTER, is_adapted
 from kleash.models.critic import Critic, save_critic
 from kleash.models.heads import Recipe, head_of
-from kleash.models.paths import PATHS, PathName
+from kleash.models.paths import PathName, hidden_states
 from kleash.models.quiet import without_bars
 from kleash.tensors import Head, Look, ReferenceStates, Rollout
 
@@ -44,14 +44,16 @@ class Policy(nn.Module):
         reference: ReferenceStates | None = None,
         temperature: float = 1.0,
         path: PathName = "packed",
+        rows: int | None = None,
     ) -> Look:
         """Log-probs, entropy, the critic's values and, given the reference's states, exact KL of each counted token.
 
-        Only counted positions go through the head; the rest of each result is 0.
+        Only counted positions go through the head; the rest of each result is 0. `rows`: how many completions go
+        through the body at a time, by the paths that can; it changes memory and time only.
         """
         mask = rollout.mask
-        hidden = self.hidden(rollout, path)[mask]
-        values = None if self.critic is None else _spread(self.critic(self._critics(hidden, rollout, path)), mask)
+        hidden = self.hidden(rollout, path, rows)[mask]
+        values = None if self.critic is None else _spread(self.critic(self._critics(hidden, rollout, path, rows)), mask)
         with self.autocast():
             seen = fused(
                 hidden,
@@ -69,17 +71,19 @@ class Policy(nn.Module):
             values=values,
         )
 
-    def hidden(self, rollout: Rollout, path: PathName = "packed") -> Float[Tensor, "B T H"]:
-        """The final hidden state that predicts each completion token, by one of the three exact paths."""
+    def hidden(self, rollout: Rollout, path: PathName = "packed", rows: int | None = None) -> Float[Tensor, "B T H"]:
+        """The final hidden state that predicts each completion token, by one of the exact paths."""
         with self.autocast():
-            return PATHS[path](self.body, self.config, rollout)
+            return hidden_states(self.body, self.config, rollout, path, rows)
 
-    def _critics(self, own: Float[Tensor, "M H"], rollout: Rollout, path: PathName) -> Float[Tensor, "M H"]:
+    def _critics(
+        self, own: Float[Tensor, "M H"], rollout: Rollout, path: PathName, rows: int | None
+    ) -> Float[Tensor, "M H"]:
         """The states that the critic reads: the policy's own, or those of its body by the same path."""
         if self.critic is None or self.critic.body is None:
             return own
         with self.autocast():
-            return PATHS[path](self.critic.body, self.config, rollout)[rollout.mask]
+            return hidden_states(self.critic.body, self.config, rollout, path, rows)[rollout.mask]
 
     def head(self) -> Head:
         """The head with its weight live."""

@@ -1,4 +1,4 @@
-"""Which of the three paths a model supports is measured at load, never inferred from its name."""
+"""Which of the paths a model supports is measured at load, never inferred from its name."""
 
 from typing import get_args
 

@@ -34,7 +34,7 @@ class Reference(Protocol):
         """The module that runs its forward: the trained policy itself, with another adapter, or a second one."""
         ...
 
-    def states(self, rollout: Rollout, path: PathName = "packed") -> ReferenceStates:
+    def states(self, rollout: Rollout, path: PathName = "packed", rows: int | None = None) -> ReferenceStates:
         """Final hidden states at the positions that predict each completion token, and the head; no gradients."""
         ...
 
@@ -46,8 +46,8 @@ class Frozen:
     policy: Policy
     fingerprint: dict[str, Any]
 
-    def states(self, rollout: Rollout, path: PathName = "packed") -> ReferenceStates:
-        return _states(self.policy, rollout, path)
+    def states(self, rollout: Rollout, path: PathName = "packed", rows: int | None = None) -> ReferenceStates:
+        return _states(self.policy, rollout, path, rows)
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class AdapterOff:
     policy: Policy
     fingerprint: dict[str, Any]
 
-    def states(self, rollout: Rollout, path: PathName = "packed") -> ReferenceStates:
+    def states(self, rollout: Rollout, path: PathName = "packed", rows: int | None = None) -> ReferenceStates:
         with adapters.switched_off(self.policy.model):
-            return _states(self.policy, rollout, path)
+            return _states(self.policy, rollout, path, rows)
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,15 @@ class AdapterSnapshot:
     policy: Policy
     fingerprint: dict[str, Any]
 
-    def states(self, rollout: Rollout, path: PathName = "packed") -> ReferenceStates:
+    def states(self, rollout: Rollout, path: PathName = "packed", rows: int | None = None) -> ReferenceStates:
         with adapters.switched_to(self.policy.model, adapters.SNAPSHOT_ADAPTER):
-            return _states(self.policy, rollout, path)
+            return _states(self.policy, rollout, path, rows)
 
 
-def _states(policy: Policy, rollout: Rollout, path: PathName) -> ReferenceStates:
+def _states(policy: Policy, rollout: Rollout, path: PathName, rows: int | None) -> ReferenceStates:
     # no_grad, never inference_mode: its tensors could not be saved for the policy's backward pass.
     with torch.no_grad():
-        hidden = policy.hidden(rollout, path)
+        hidden = policy.hidden(rollout, path, rows)
         head = policy.head()
     bias = None if head.bias is None else head.bias.detach()
     return ReferenceStates(hidden, replace(head, weight=head.weight.detach(), bias=bias))

@@ -61,7 +61,7 @@ def build_job(config: Config, prompts: Prompts, rewards: Sequence[Any | Callable
             temperature=train.temperature,
             max_grad_norm=train.max_grad_norm,
             groups_per_pass=train.groups_per_pass,
-            path=_path(config, loaded),
+            path=_path(loaded),
         ),
         controller=controller,
         optimizer=optimizer,
@@ -69,8 +69,6 @@ def build_job(config: Config, prompts: Prompts, rewards: Sequence[Any | Callable
     )
 
 
-def _path(config: Config, loaded: Loaded) -> PathName:
-    """Packed where the model passed it. The cached path cannot run under activation checkpointing; plain always can."""
-    if "packed" in loaded.paths:
-        return "packed"
-    return "plain" if config.model.gradient_checkpointing or "cached" not in loaded.paths else "cached"
+def _path(loaded: Loaded) -> PathName:
+    """Packed where the model passed it, else cached; plain always can."""
+    return next(path for path in ("packed", "cached", "plain") if path in loaded.paths)

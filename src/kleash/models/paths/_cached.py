@@ -9,6 +9,7 @@ from transformers import DynamicCache
 
 from kleash.errors import RunError
 from kleash.models.paths._layout import fed, positions
+from kleash.models.paths._replay import cache_kept
 from kleash.tensors import Rollout
 
 
@@ -37,18 +38,28 @@ def _assert_length(cache: Any, expected: int) -> None:
     if (length := cache.get_seq_length()) != expected:
         raise RunError(
             f"the model kept {length} of {expected} tokens in its cache, so completions would run without their "
-            'prompt; use path="packed" (the cached path cannot run under activation checkpointing with gradients)'
+            'prompt; use path="packed" or "plain"'
         )
 
 
 def cached(body: nn.Module, config: Any, rollout: Rollout) -> Float[Tensor, "B T H"]:
     """The prompts first, then every completion against its prompt's keys and values."""
-    first, cache = prefill(body, config, rollout.prompt_ids, rollout.prompt_mask)
-    first = first[rollout.group][:, None]
-    P, T = rollout.prompt_ids.shape[1], rollout.completion_ids.shape[1]
-    if T == 1:
-        return first
+    with cache_kept(body, recompute=True):
+        first, cache = prefill(body, config, rollout.prompt_ids, rollout.prompt_mask)
+        first = first[rollout.group][:, None]
+        if rollout.mask.shape[1] == 1:
+            return first
+        return torch.cat([first, completions(body, rollout, cache)], 1)
+
+
+def completions(body: nn.Module, rollout: Rollout, cache: Any) -> Float[Tensor, "B T1 H"]:
+    """Hidden states of the fed tokens of a rollout's completions, against the prompts' cache, which is used up.
+
+    Raises:
+        RunError: the model did not add them to the cache.
+    """
     cache.reorder_cache(rollout.group)  # row i becomes its prompt's: repeats, also in groups of unequal size
+    P, T = rollout.prompt_ids.shape[1], rollout.completion_ids.shape[1]
     real = fed(rollout)
     mask = torch.cat([rollout.prompt_mask[rollout.group], real], 1)
     out = body(
@@ -59,4 +70,4 @@ def cached(body: nn.Module, config: Any, rollout: Rollout) -> Float[Tensor, "B T
         use_cache=True,
     )
     _assert_length(cache, P + T - 1)
-    return torch.cat([first, out.last_hidden_state], 1)
+    return out.last_hidden_state
