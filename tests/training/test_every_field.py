@@ -21,6 +21,7 @@ from kleash.models.load import load
 from kleash.models.spec import Adapter, ModelSpec
 from kleash.records import Reading, Target
 from kleash.rewards.spec import RewardSpec
+from kleash.runlog import Evaluation
 from kleash.training.api import start
 from kleash.training.config import DataSpec, KLSpec, TargetStep, TrainSpec
 from kleash.training.toml import parse_config
@@ -36,6 +37,7 @@ class Turn:
 
 
 CHAT = {"model__policy": "chat"}
+HELD_OUT = {"data__held_out": "held.txt"}
 LORA = {"model__adapter": {"rank": 2}}
 MOVING = {"train__learning_rate": 0.05, "algorithm__epochs": 3}
 CLIPPED = MOVING | {"algorithm__clip": {"low": 0.3, "high": 0.3}}
@@ -69,6 +71,7 @@ TURNS: dict[type, dict[str, Turn]] = {
         "targets": Turn({"model__adapter": {"rank": 2, "targets": ["q_proj"]}}, LORA),
     },
     DataSpec: {
+        "held_out": Turn({"data__held_out": "held.txt"}),
         "chat": Turn({"data__chat": True}, CHAT),
         "system": Turn({"data__system": "t9"}, CHAT),
         "add_generation_prompt": Turn({"data__add_generation_prompt": False}, CHAT | {"data__chat": True}),
@@ -114,6 +117,8 @@ TURNS: dict[type, dict[str, Turn]] = {
         "warmup_updates": Turn({"train__warmup_updates": 4}),
         "max_grad_norm": Turn({"train__max_grad_norm": 1e-9}),
         "checkpoint_every": Turn({"train__checkpoint_every": 1}),
+        "evaluate_every": Turn({"train__evaluate_every": 1}, HELD_OUT),
+        "evaluate_samples": Turn({"train__evaluate_samples": 2}, HELD_OUT),
         "seed": Turn({"train__seed": 1}),
     },
     ClipRange: {
@@ -180,6 +185,7 @@ def home(tmp_path_factory) -> Path:
     tokenizer = build.tokenizer()
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(directory / "chat")
+    (directory / "held.txt").write_text("t11 t12\nt13\n")
     rows = [{"first": f"t{i + 3} t4", "second": f"t{i + 9}"} for i in range(6)]
     (directory / "two.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with (directory / "rewards.py").open("a") as file:
@@ -198,6 +204,11 @@ def observed(home: Path, changes: dict[str, Any], seen: dict[str, Any]) -> Any:
             [{k: v for k, v in asdict(s).items() if k not in OF_THE_MACHINE} for s in steps(out)],
             tensors_digest(last.state_dict().items()),
             [c.path.name for c in run.checkpoints],
+            [
+                {k: v for k, v in asdict(e).items() if k not in OF_THE_MACHINE}
+                for e in run.events
+                if isinstance(e, Evaluation)
+            ],
         )
     return seen[key]
 

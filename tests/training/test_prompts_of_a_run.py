@@ -71,7 +71,7 @@ def test_other_prompts_are_refused_on_resume_unless_forced(tmp_path):
         prompts.write_text(changed)
         before = (tmp_path / "run" / "events.jsonl").read_bytes()
         with pytest.raises(
-            UsageError, match=r"the prompts are not the ones .*: 6 with content .* (6|7) with .*--force"
+            UsageError, match=r"data.prompts: the prompts are not the ones .*: 6 with content .* (6|7) with .*--force"
         ):
             start(longer, resume=True)
         assert (tmp_path / "run" / "events.jsonl").read_bytes() == before

@@ -44,7 +44,11 @@ def groups(log: Log) -> list[Group]:
     steps = Steps.of(log.steps)
     found: list[Group] = [
         ("The leash", "How far the policy went from its reference, and what held it.", [kl(log, steps), beta(steps)]),
-        ("What it bought", "The score, and the score against the distance it cost.", [*reward(steps), portrait(steps)]),
+        (
+            "What it bought",
+            "The score, and the score against the distance it cost.",
+            [*reward(steps), *held_out(log), portrait(steps)],
+        ),
         ("The text", "Collapse shows here first: in variety, repetition, length and entropy.", text(steps)),
         ("The updates", "How each step moved the policy, and at what cost in time.", updates(steps)),
     ]
@@ -115,6 +119,29 @@ def reward(steps: Steps) -> list[Chart]:
     if len(names) > 1:
         series += [Series(name=name, y=steps.column(lambda s, n=name: s.scores.get(n)), faint=True) for name in names]
     return [Chart(title="Score", unit="mean over samples", x=steps.x, series=series, note=steps.note.strip())]
+
+
+def held_out(log: Log) -> list[Chart]:
+    """Score and KL on the held-out prompts, each with a 95 % band; nothing where none were held out."""
+    done = log.evaluations
+    if not done:
+        return []
+    x = [float(evaluation.step) for evaluation in done]
+    note = f"{done[-1].n_prompts} prompts, {done[-1].how}; the same noise each time. Band: 95 %, clustered by prompt."
+
+    def chart(title: str, unit: str, points: Sequence[tuple[float | None, float | None]], zero: bool) -> Chart:
+        def bound(sign: int) -> list[float | None]:
+            return [None if y is None or error is None else y + sign * 1.96 * error for y, error in points]
+
+        series = Series(name="held out", y=[y for y, _ in points], low=bound(-1), high=bound(+1))
+        return Chart(title=title, unit=unit, x=x, series=[series], zero=zero, note=note)
+
+    readings = [log.kl(evaluation) for evaluation in done]
+    kls = [(None, None) if reading is None else (reading.value, reading.standard_error) for reading in readings]
+    return [
+        chart("Held-out score", "mean over samples", [(e.score, e.score_error) for e in done], False),
+        chart("Held-out KL to the reference", "nats/token" if log.per_token else "nats/sequence", kls, True),
+    ]
 
 
 def portrait(steps: Steps) -> Chart:

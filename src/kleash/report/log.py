@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kleash.errors import RunError
 from kleash.records import Prompt, Reading, Step, Target
-from kleash.runlog import Checkpoint, Notice, RunEnd, RunStart, Sample, current, last_of_each_step, read
+from kleash.runlog import Checkpoint, Evaluation, Notice, RunEnd, RunStart, Sample, current, last_of_each_step, read
 
 Extract = Callable[[Step], float | None]
 
@@ -20,6 +20,7 @@ class Log:
     steps: Sequence[Step]
     notices: Sequence[Notice]
     checkpoints: Sequence[Checkpoint]
+    evaluations: Sequence[Evaluation]
     end: RunEnd | None
     samples: Sequence[Sample]
 
@@ -32,7 +33,7 @@ class Log:
     def per_token(self) -> bool:
         return self.target is not None and self.target.unit == "nats/token"
 
-    def kl(self, step: Step) -> Reading | None:
+    def kl(self, step: Step | Evaluation) -> Reading | None:
         """KL to the reference, in the unit of the run's target (per sequence without one)."""
         return step.kl_ref_token if self.per_token else step.kl_ref
 
@@ -61,6 +62,7 @@ def load(run_dir: Path) -> Log:
         steps=steps,
         notices=[event for event in events if isinstance(event, Notice)],
         checkpoints=[event for event in events if isinstance(event, Checkpoint)],
+        evaluations=[event for event in events if isinstance(event, Evaluation)],
         end=ends[-1] if ends else None,
         samples=samples,
     )

@@ -84,6 +84,7 @@ def facts(log: Log) -> list[tuple[str, str]]:
         ("Controller", kind(at(config, "kl", "controller"))),
         ("Target", log.target),
         ("KL at the end", both_units(log)),
+        ("Held out", held_out(log)),
         ("Rewards", ", ".join(str(at(reward, "use")) for reward in at(config, "rewards") or []) or None),
         ("Seed", at(config, "train", "seed")),
         ("Started", log.start.started if log.start else None),
@@ -111,6 +112,16 @@ def both_units(log: Log) -> str | None:
         counts = f"{first.n_prompts} prompts, {first.n_sequences} sequences, {first.n_tokens} tokens"
         parts.append(f"({first.direction}, {first.estimator}; {counts}; ± one standard error)")
     return "  ".join(parts) or None
+
+
+def held_out(log: Log) -> str | None:
+    """The last evaluation in a line."""
+    if not log.evaluations:
+        return None
+    last = log.evaluations[-1]
+    error = "" if last.score_error is None else f" ± {last.score_error:.2g}"
+    score = "no score" if last.score is None else f"score {last.score:.4g}{error}"
+    return f"{score} after {last.step} steps ({last.n_prompts} prompts, {last.how}; ± one standard error)"
 
 
 def at(tree: Any, *keys: str) -> Any:

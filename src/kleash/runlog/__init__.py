@@ -4,6 +4,7 @@ from kleash.runlog.jsonl import Writer, read
 from kleash.runlog.schema import (
     SCHEMA_VERSION,
     Checkpoint,
+    Evaluation,
     Event,
     Notice,
     Resume,
@@ -19,6 +20,7 @@ from kleash.runlog.schema import (
 __all__ = [
     "SCHEMA_VERSION",
     "Checkpoint",
+    "Evaluation",
     "Event",
     "Notice",
     "Resume",

@@ -42,6 +42,33 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The policy after `step` updates on the held-out prompts, with the same noise at every evaluation of a run.
+
+    how: how completions were drawn, for people; greedy: that they were the likeliest ones, whose KL is no mean over
+    the policy's own samples. score_error: standard error of the mean score, clustered by prompt. target: the KL target
+    in force. length: mean counted tokens; truncated: share cut at the limit; tokens_forward: through the models.
+    """
+
+    step: int
+    how: str
+    n_prompts: int
+    n_samples: int
+    greedy: bool = False
+    score: float | None = None
+    score_error: float | None = None
+    scores: dict[str, float | None] = field(default_factory=dict)
+    unscored: int = 0
+    target: str | None = None
+    kl_ref: Reading | None = None
+    kl_ref_token: Reading | None = None
+    length: float | None = None
+    truncated: float | None = None
+    seconds: float | None = None
+    tokens_forward: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
     """Something said to the user. what: a short fixed word for the kind; step: None outside a step."""
 
@@ -84,11 +111,12 @@ class Sample:
     truncated: bool | None = None
 
 
-Event = RunStart | Step | Checkpoint | Notice | Resume | RunEnd | Sample
+Event = RunStart | Step | Evaluation | Checkpoint | Notice | Resume | RunEnd | Sample
 
 EVENTS: dict[str, type[Event]] = {
     "run_start": RunStart,
     "step": Step,
+    "evaluation": Evaluation,
     "checkpoint": Checkpoint,
     "notice": Notice,
     "resume": Resume,
@@ -138,8 +166,8 @@ def from_json(line: str | bytes) -> Event | None:
 def current(events: Iterable[Event]) -> list[Event]:
     """The events of the line that led to the present: what a later resume made void is left out.
 
-    Resume(step=k) voids steps, notices and samples numbered k or more and checkpoints after k. Of steps logged twice
-    even so, the last counts.
+    Resume(step=k) voids steps, notices and samples numbered k or more, checkpoints and evaluations after k. Of steps
+    logged twice even so, the last counts.
     """
     kept: list[Event] = []
     for event in events:
@@ -161,7 +189,7 @@ def _void(event: Event, resumed: int) -> bool:
             return event.step >= resumed
         case Notice():
             return event.step is not None and event.step >= resumed
-        case Checkpoint():
+        case Checkpoint() | Evaluation():
             return event.step > resumed
         case RunEnd():
             return True

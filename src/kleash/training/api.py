@@ -13,15 +13,15 @@ from typing import Any, Literal
 import kleash
 from kleash.errors import RunError, UsageError
 from kleash.models.fingerprint import differences
-from kleash.records import Target
+from kleash.records import Step, Target
 from kleash.rewards.load import Rewarder, load_reward
 from kleash.rewards.spec import RewardSpec
 from kleash.runlog.jsonl import Writer, read
-from kleash.runlog.schema import Resume, RunStart, current, last_of_each_step
+from kleash.runlog.schema import Evaluation, Resume, RunStart, current, last_of_each_step
 from kleash.training import checkpoint
-from kleash.training.best import Best, smoothed_score
+from kleash.training.best import Best, merit
 from kleash.training.config import Config, resolved
-from kleash.training.data import Prompts, as_prompts, conversations, digest, read_prompts
+from kleash.training.data import Prompts, as_prompts, asked, digest, held_out_prompts, read_prompts
 from kleash.training.describe import describe
 from kleash.training.job import Job, Progressing, Sinks
 from kleash.training.loosening import continued, loosened
@@ -118,14 +118,14 @@ def start(
         _check_leash(log, config, loosen)
     if prompts is None:
         prompts = read_prompts(config.data.prompts, config.data.column)
-    prompts = conversations(prompts, system=config.data.system, chat=config.data.chat)
+    prompts, held_out = asked(prompts, config.data), held_out_prompts(config.data)
     if resume and not force:
-        _check_prompts(log, prompts)
+        _check_prompts(log, {"prompts": prompts, "held_out": held_out})
     try:
         run.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"out = {config.out!r} cannot be a run's directory: {error.strerror}") from None
-    job = build_job(config, prompts, config.rewards if rewards is None else rewards)
+    job = build_job(config, prompts, config.rewards if rewards is None else rewards, held_out)
     progress = progress or Progress()
     for line in [*describe(job), *preflight(job).lines()]:
         progress.notice(line)
@@ -159,14 +159,15 @@ def _check_leash(log: Path, config: Config, loosen: bool) -> None:
         )
 
 
-def _check_prompts(log: Path, prompts: Prompts) -> None:
-    before, now = _started(log).fingerprints.get("prompts"), digest(prompts)
-    if before is not None and before != now:
-        raise UsageError(
-            f"the prompts are not the ones this run started with: {before['number']} with content "
-            f"{before['content'][:12]}… before, {now['number']} with {now['content'][:12]}… now. Restore them, start a "
-            'new run, or go on with them by --force (in Python: resume="force")'
-        )
+def _check_prompts(log: Path, given: dict[str, Prompts | None]) -> None:
+    for name, prompts in given.items():
+        before, now = _started(log).fingerprints.get(name), digest(prompts) if prompts else None
+        if before is not None and now is not None and before != now:
+            raise UsageError(
+                f"data.{name}: the prompts are not the ones this run started with: {before['number']} with content "
+                f"{before['content'][:12]}… before, {now['number']} with {now['content'][:12]}… now. Restore them, "
+                'start a new run, or go on with them by --force (in Python: resume="force")'
+            )
 
 
 def _in_force(log: Path) -> dict[str, Any]:
@@ -181,7 +182,8 @@ def _begun(job: Job, sinks: Sinks) -> Progressing:
             config=_resolved(job),
             started=_now(),
             versions=versions(),
-            fingerprints={"reference": job.reference.fingerprint, "prompts": digest(job.prompts)},
+            fingerprints={"reference": job.reference.fingerprint, "prompts": digest(job.prompts)}
+            | ({} if job.held_out is None else {"held_out": digest(job.held_out)}),
             argv=sys.argv,
         )
     )
@@ -216,11 +218,20 @@ def _resumed(job: Job, log: Path, sinks: Sinks) -> Progressing:
     for sentence in _changes(started.config, _resolved(job)):
         sinks.notice("config_changed", sentence, step)
     sinks.say(f"resuming at step {step} " + ("(there is no complete checkpoint)" if path is None else f"from {path}"))
-    history = [record for record in last_of_each_step(read(log)) if record.step < step]
-    return Progressing(step=step, controller=controller, saved=step, history=history, best=_best(job, history))
+    events = read(log)
+    history = [record for record in last_of_each_step(events) if record.step < step]
+    evaluations = [event for event in current(events) if isinstance(event, Evaluation)]
+    return Progressing(
+        step=step,
+        controller=controller,
+        saved=step,
+        history=history,
+        evaluations=evaluations,
+        best=_best(job, history, evaluations),
+    )
 
 
-def _best(job: Job, history: list[Any]) -> Best:
+def _best(job: Job, history: list[Step], evaluations: list[Evaluation]) -> Best:
     """The best so far, from the log: the score it had when it was chosen. One after the step resumed at is void."""
     link = job.run_dir / "best"
     if link.exists() and not link.is_symlink():
@@ -231,7 +242,9 @@ def _best(job: Job, history: list[Any]) -> Best:
     done = int(name.removeprefix("step-"))
     if done > len(history):
         return Best()
-    return Best(smoothed_score([record for record in history if record.step < done]), name)
+    before = [record for record in history if record.step < done]
+    score = merit(before, evaluations, held_out=job.held_out is not None)
+    return Best() if score is None else Best(score, name)
 
 
 def _started(log: Path) -> RunStart:

@@ -1,4 +1,7 @@
-"""Which checkpoint is `best`: the highest smoothed score among those whose KL kept to the leash."""
+"""Which checkpoint is `best`: the highest score among those whose KL kept to the leash.
+
+With held-out prompts the score is theirs, at the checkpoint itself; without, the smoothed training score before it.
+"""
 
 import os
 from collections.abc import Callable, Sequence
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kleash.records import Reading, Step, Target
+from kleash.runlog.schema import Evaluation
 
 #: Smoothing of the score: an exponential mean over about so many steps.
 SMOOTHING_STEPS = 10
@@ -15,20 +19,17 @@ SLACK = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best checkpoint so far; path None before there is one. Figures are those of the steps before it."""
+    """The best checkpoint so far, and the score it was chosen for; path None before there is one."""
 
     score: float | None = None
     path: str | None = None
 
-    def consider(
-        self, run_dir: Path, checkpoint: Path, history: Sequence[Step], notice: Callable[[str], None]
-    ) -> "Best":
-        """The better of this and a new checkpoint; run_dir/best is made to point at it, atomically.
+    def consider(self, run_dir: Path, checkpoint: Path, score: float | None, notice: Callable[[str], None]) -> "Best":
+        """The better of this and a new checkpoint of this merit; run_dir/best is made to point at it, atomically.
 
         Where no link can be made (some network drives) that is noticed, and is no reason to end a run.
         """
-        score = smoothed_score(history)
-        if score is None or not within_leash(history[-1]) or (self.score is not None and score <= self.score):
+        if score is None or (self.score is not None and score <= self.score):
             return self
         link, draft = run_dir / "best", run_dir / ".best.part"
         try:
@@ -50,10 +51,24 @@ def smoothed_score(history: Sequence[Step]) -> float | None:
     return mean if weight else None
 
 
-def within_leash(step: Step) -> bool:
+def merit(history: Sequence[Step], evaluations: Sequence[Evaluation], *, held_out: bool) -> float | None:
+    """The score by which the checkpoint at the end of `history` is chosen; None where it cannot be best.
+
+    With held-out prompts a checkpoint needs an evaluation of its own, and its KL must keep to the leash on both sets
+    of prompts; of greedy text, whose KL is no mean over the policy's samples, on the training prompts alone.
+    """
+    if not history or not within_leash(history[-1]):
+        return None
+    if not held_out:
+        return smoothed_score(history)
+    own = next((e for e in reversed(evaluations) if e.step == history[-1].step + 1), None)
+    return own.score if own is not None and (own.greedy or within_leash(own)) else None
+
+
+def within_leash(measured: Step | Evaluation) -> bool:
     """Whether kl_ref keeps to SLACK × the target; True without a target or a measurement."""
-    if step.target is None:
+    if measured.target is None:
         return True
-    target = Target.parse(step.target)
-    reading: Reading | None = step.kl_ref_token if target.unit == "nats/token" else step.kl_ref
+    target = Target.parse(measured.target)
+    reading: Reading | None = measured.kl_ref_token if target.unit == "nats/token" else measured.kl_ref
     return reading is None or reading.value <= SLACK * target.value

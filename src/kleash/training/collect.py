@@ -52,7 +52,7 @@ def collect(job: Job, step: int, clock: Clock) -> tuple[Collected, Batch]:
     with clock.phase("score"):
         scored = score(job.rewarders, prompts, completions, columns)
     with clock.phase("reference"):
-        states = _reference_states(job, rollout)
+        states = reference_states(job, rollout)
     collected = Collected(
         rollout=rollout,
         prompts=list(prompts),
@@ -63,7 +63,7 @@ def collect(job: Job, step: int, clock: Clock) -> tuple[Collected, Batch]:
     return collected, _batch(rollout, scored, states)
 
 
-def _reference_states(job: Job, rollout: Rollout) -> ReferenceStates:
+def reference_states(job: Job, rollout: Rollout) -> ReferenceStates:
     """In the passes of the update, so that both sides run in the same shapes and step 0 is exactly 0."""
     n, size = rollout.n_prompts, job.update.groups_per_pass or rollout.n_prompts
     parts = [job.reference.states(rollout.groups(i, min(i + size, n)), job.update.path) for i in range(0, n, size)]

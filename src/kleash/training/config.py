@@ -4,7 +4,7 @@ A component's dataclass *is* its config: field = TOML key. Reading and checking 
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
@@ -60,6 +60,7 @@ class DataSpec:
     """[data]: where the prompts are, and how they are asked.
 
     column: the prompt's column; all other columns go to the rewards.
+    held_out: prompts that are never trained on, of the same form; the policy is evaluated on them.
     chat: a text is asked through the chat template, as a user's message.
     system: a system message before every prompt; a text is then a user's message as well.
     add_generation_prompt: whether the template opens the assistant's answer.
@@ -70,6 +71,7 @@ class DataSpec:
 
     prompts: str
     column: str = "prompt"
+    held_out: str | None = None
     chat: bool = False
     system: str | None = None
     add_generation_prompt: bool = True
@@ -174,6 +176,8 @@ class TrainSpec:
 
     learning_rate: left out, 1e-5 for full fine-tuning and 1e-4 for an adapter. groups_per_pass: prompt groups that
     go through the model together; left out, all of them. checkpoint_every: steps between checkpoints.
+    evaluate_every: steps between evaluations on data.held_out; left out, at every checkpoint. evaluate_samples: of
+    each held-out prompt, or "greedy".
     """
 
     __pydantic_config__ = STRICT
@@ -193,6 +197,8 @@ class TrainSpec:
     warmup_updates: int = 5
     max_grad_norm: float = 1.0
     checkpoint_every: int = 50
+    evaluate_every: int | None = None
+    evaluate_samples: int | Literal["greedy"] = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -202,6 +208,7 @@ class TrainSpec:
                 raise UsageError(f"train.{name} = {getattr(self, name)} must be at least 1")
         if self.groups_per_pass is not None and self.groups_per_pass < 1:
             raise UsageError(f"train.groups_per_pass = {self.groups_per_pass} must be at least 1")
+        self._check_evaluation()
         if self.learning_rate is not None and self.learning_rate <= 0:
             raise UsageError(f"train.learning_rate = {self.learning_rate} must be above 0")
         if self.max_grad_norm <= 0:
@@ -213,6 +220,16 @@ class TrainSpec:
             raise UsageError(f"train.adam_betas = {list(self.adam_betas)} must each be at least 0 and below 1")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"train.seed = {self.seed} must be at least 0 and below 2^63")
+
+    def _check_evaluation(self) -> None:
+        if self.evaluate_samples != "greedy" and self.evaluate_samples < 1:
+            raise UsageError(f'train.evaluate_samples = {self.evaluate_samples} must be at least 1, or "greedy"')
+        every, saved = self.evaluate_every, self.checkpoint_every
+        if every is not None and (every < 1 or (every % saved and saved % every)):
+            raise UsageError(
+                f"train.evaluate_every = {every} must be a multiple or a divisor of train.checkpoint_every = {saved}: "
+                "the best checkpoint is chosen among those that were evaluated"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +252,10 @@ class Config:
             object.__setattr__(self, "kl", KLSpec(penalty=own))
         if not self.rewards:
             raise UsageError('no [[rewards]]: name at least one, for example [[rewards]] with use = "vader"')
+        if self.data.held_out is None and (self.train.evaluate_every, self.train.evaluate_samples) != (None, 1):
+            raise UsageError(
+                "train.evaluate_every and train.evaluate_samples need data.held_out: prompts to evaluate on"
+            )
         if self.algorithm.minibatches > self.train.prompts_per_step:
             raise UsageError(
                 f"algorithm.minibatches = {self.algorithm.minibatches} exceeds train.prompts_per_step = "

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from kleash.errors import UsageError
 from kleash.records import Prompt
+from kleash.training.config import DataSpec
 from kleash.training.prompt_files import read_rows
 
 
@@ -74,8 +75,27 @@ def as_prompts(rows: Iterable[Any], column: str = "prompt") -> Prompts:
     )
 
 
+def held_out_prompts(spec: DataSpec) -> Prompts | None:
+    """What data.held_out names, as it is asked; None where nothing is held out.
+
+    Raises:
+        UsageError: as `read_prompts`; it says that the held-out prompts are meant.
+    """
+    if spec.held_out is None:
+        return None
+    try:
+        return asked(read_prompts(spec.held_out, spec.column), spec)
+    except UsageError as error:
+        raise UsageError(f"data.held_out: {error}") from None
+
+
+def asked(prompts: Prompts, spec: DataSpec) -> Prompts:
+    """Prompts as [data] has them asked."""
+    return conversations(prompts, system=spec.system, chat=spec.chat)
+
+
 def conversations(prompts: Prompts, *, system: str | None = None, chat: bool = False) -> Prompts:
-    """Prompts as they are asked: with `system` before each; with `chat` or a system prompt a text is a user's message.
+    """With `system` before each; with `chat` or a system prompt a text is a user's message.
 
     Raises:
         UsageError: a prompt has a system message of its own beside `system`; it is named by its index.

@@ -7,6 +7,7 @@ from kleash.algorithms import OWN_PENALTY
 from kleash.kl.penalties import NoPenalty
 from kleash.records import Target
 from kleash.training.config import DEFAULT_TARGET
+from kleash.training.evaluate import how
 from kleash.training.job import Job
 
 
@@ -27,6 +28,7 @@ def describe(job: Job) -> list[str]:
         f"steps      {config.train.steps} × {config.train.prompts_per_step} prompts × {update.algorithm.group_size} "
         f"completions of at most {config.train.max_new_tokens} tokens, learning rate {job.learning_rate:g}",
     ]
+    lines += _prompts(job)
     if job.loaded.policy.critic is not None:
         where = "on the policy's own states" if job.loaded.policy.critic.body is None else "with a body of its own"
         made = "made for this run, its first values are 0" if job.loaded.critic == "fresh" else "as it was trained"
@@ -49,6 +51,20 @@ def _toml(value: Any) -> str:
     if is_dataclass(value) and not isinstance(value, type):
         return "{ " + ", ".join(f"{f.name} = {getattr(value, f.name)}" for f in fields(value)) + " }"
     return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _prompts(job: Job) -> list[str]:
+    lines = [f"prompts    {len(job.prompts)} from {job.config.data.prompts}"]
+    if job.held_out is not None:
+        every = job.config.train.evaluate_every or job.config.train.checkpoint_every
+        lines.append(
+            f"held out   {len(job.held_out)} from {job.config.data.held_out}, every {every} steps: {how(job)}, "
+            "with the same noise each time"
+        )
+        both = sum(prompt in job.prompts.prompts for prompt in job.held_out.prompts)
+        if both:
+            lines.append(f"note       {both} of the held-out prompts are trained on as well")
+    return lines
 
 
 def _leash(job: Job) -> str:

@@ -14,7 +14,7 @@ from kleash.models.sampling import Sampling
 from kleash.records import Controller, ControllerState, Step
 from kleash.rewards.load import Rewarder
 from kleash.runlog.jsonl import Writer
-from kleash.runlog.schema import Notice
+from kleash.runlog.schema import Evaluation, Notice
 from kleash.training.best import Best
 from kleash.training.config import Config
 from kleash.training.data import Prompts
@@ -36,6 +36,7 @@ class Job:
     controller: Controller
     optimizer: torch.optim.Optimizer
     learning_rate: float
+    held_out: Prompts | None = None
 
     @property
     def checkpoints(self) -> Path:
@@ -65,6 +66,7 @@ class Progressing:
     unmoved: bool = True
     saved: int = 0
     history: list[Step] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
     best: Best = field(default_factory=Best)
 
 

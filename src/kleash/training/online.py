@@ -19,12 +19,15 @@ from kleash.models.counting import TokenCounter
 from kleash.records import Step
 from kleash.runlog.schema import Checkpoint, RunEnd, Sample
 from kleash.training import checkpoint
+from kleash.training.best import merit
 from kleash.training.collect import Clock, collect
+from kleash.training.evaluate import due, evaluate
 from kleash.training.gauges import Collected, controller_figures, gauge, update_figures
 from kleash.training.interrupt import stop_asked
 from kleash.training.job import Job, Progressing, Sinks
 from kleash.training.learn import learn, step_size
 from kleash.training.passes import observe
+from kleash.training.progress import evaluation_line
 
 #: Every so many steps with a single update, one more forward of so many prompts measures how far it went (kl_old).
 STEP_SIZE_EVERY, STEP_SIZE_PROMPTS = 10, 8
@@ -47,8 +50,12 @@ def train(job: Job, state: Progressing, sinks: Sinks) -> None:
     moving = job.optimizer.register_step_pre_hook(lambda *_: setattr(state, "unmoved", False))
     try:
         with stop_asked() as asked:
+            if due(job, state.step) and all(done.step != state.step for done in state.evaluations):
+                _evaluate(job, state, sinks, counter)
             while state.step < total:
                 _take_step(job, state, sinks, counter)
+                if due(job, state.step):
+                    _evaluate(job, state, sinks, counter)
                 if state.step % every == 0 or state.step == total or asked():
                     _save(job, state, sinks)
                 if asked():
@@ -112,6 +119,14 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
     state.controller, state.step, state.unmoved = controller, state.step + 1, True
 
 
+def _evaluate(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> None:
+    """Before the checkpoint of the same step, which is chosen by it."""
+    done = evaluate(job, state.step, counter)
+    state.evaluations.append(done)
+    sinks.events.write(done)
+    sinks.say(evaluation_line(done))
+
+
 def _measure_only(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> None:
     """The finished policy's own figures, on the prompts that the next step would have taken."""
     clock = Clock(counter)
@@ -163,4 +178,5 @@ def _save(job: Job, state: Progressing, sinks: Sinks) -> None:
     last = state.history[-1]
     name = path.relative_to(job.run_dir).as_posix()
     sinks.events.write(Checkpoint(step=state.step, path=name, score=last.score, kl_ref=last.kl_ref))
-    state.best = state.best.consider(job.run_dir, path, state.history, partial(sinks.notice, "no_best_link"))
+    score = merit(state.history, state.evaluations, held_out=job.held_out is not None)
+    state.best = state.best.consider(job.run_dir, path, score, partial(sinks.notice, "no_best_link"))

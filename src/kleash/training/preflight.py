@@ -13,6 +13,7 @@ from kleash.models.prompts import decode
 from kleash.models.sampling import sample
 from kleash.rewards.score import Scored, score
 from kleash.tensors import Look, ReferenceStates, Rollout
+from kleash.training.evaluate import check_held_out
 from kleash.training.job import Job
 
 #: Prompts and completions of the trial rollout.
@@ -61,6 +62,7 @@ def preflight(job: Job) -> Preflight:
             samples, or the disk has no room for the checkpoints.
     """
     lengths = [len(ids) for ids in job.encode(job.prompts.prompts)]
+    check_held_out(job)
     checkpoint_gb, free_gb = _room(job)
     rollout, scored = _trial(job)
     look = _look(job, rollout)

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kleash.records import Prompt, Reading, Step, Target
+from kleash.runlog.schema import Evaluation
 
 #: prompt, completion, score
 Sample = tuple[Prompt, str, float | None]
@@ -82,7 +83,7 @@ class _History:
             self.seconds.append(step.seconds["total"])
 
 
-def leash(step: Step) -> Reading | None:
+def leash(step: Step | Evaluation) -> Reading | None:
     """The KL to the reference in the unit of the target; per sequence where there is no target."""
     per_token = step.target is not None and Target.parse(step.target).unit == "nats/token"
     return step.kl_ref_token if per_token else step.kl_ref
@@ -104,7 +105,21 @@ def plain_line(step: Step, total_steps: int) -> str:
     return "  ".join(parts)
 
 
-def kl_text(step: Step) -> str:
+def evaluation_line(done: Evaluation) -> str:
+    """An evaluation on one line, to stand between those of the steps."""
+    error = "" if done.score_error is None else f"±{done.score_error:.3f}"
+    parts = [
+        f"held out after {done.step} steps",
+        f"score {number(done.score, '.3f')}{error}",
+        kl_text(done),
+        f"len {number(done.length, '.1f')}",
+        f"cut {number(done.truncated, '.0%')}",
+        f"{done.n_prompts} prompts, {done.how}",
+    ]
+    return "  ".join(parts)
+
+
+def kl_text(step: Step | Evaluation) -> str:
     """ "KL 3.91±0.22 nats/sequence (target 4)"."""
     reading = leash(step)
     target = Target.parse(step.target) if step.target else None

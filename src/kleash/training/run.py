@@ -62,7 +62,7 @@ class Run:
 
     @property
     def best(self) -> Saved:
-        """The checkpoint with the highest smoothed score whose KL kept within 1.25 × the target.
+        """The checkpoint with the highest held-out (or else smoothed) score whose KL kept within 1.25 × the target.
 
         Raises:
             RunError: no checkpoint did, or the file system takes no links.

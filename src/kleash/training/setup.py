@@ -20,7 +20,12 @@ from kleash.training.passes import Update
 FULL_RATE, ADAPTER_RATE = 1e-5, 1e-4
 
 
-def build_job(config: Config, prompts: Prompts, rewards: Sequence[Any | Callable[..., Any]]) -> Job:
+def build_job(
+    config: Config,
+    prompts: Prompts,
+    rewards: Sequence[Any | Callable[..., Any]],
+    held_out: Prompts | None = None,
+) -> Job:
     """Loads models and rewards, makes the optimizer. Moves nothing.
 
     Raises:
@@ -66,6 +71,7 @@ def build_job(config: Config, prompts: Prompts, rewards: Sequence[Any | Callable
         controller=controller,
         optimizer=optimizer,
         learning_rate=rate,
+        held_out=held_out,
     )
 
 

@@ -1,0 +1,188 @@
+"""Held-out prompts: sampled with the same noise each time, scored and measured, without any effect on training.
+
+The noise of a sample is a function of (seed, prompt, sample, position), so that two evaluations differ by the policy
+alone, and so does the noise of a reward that uses Python's, numpy's or torch's global generator.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import pad
+
+from kleash.errors import UsageError
+from kleash.kl.measure import measure
+from kleash.masked import clustered_ratio
+from kleash.models.counting import TokenCounter
+from kleash.models.prompts import decode
+from kleash.models.sampling import sample
+from kleash.records import Reading, Unit
+from kleash.rewards.arguments import chosen
+from kleash.rewards.score import Scored, score
+from kleash.runlog.schema import Evaluation
+from kleash.training.checkpoint import seed_random
+from kleash.training.collect import reference_states
+from kleash.training.data import Prompts
+from kleash.training.job import Job
+from kleash.training.passes import observe, spans
+
+#: The step in the key of the noise: one that no training step has.
+KEY = -1
+
+
+def due(job: Job, step: int) -> bool:
+    """Whether the policy is evaluated after `step` updates: before the first, at the cadence, and after the last."""
+    train = job.config.train
+    every = train.evaluate_every or train.checkpoint_every
+    return job.held_out is not None and (step % every == 0 or step == train.steps)
+
+
+def how(job: Job) -> str:
+    """How held-out completions are drawn, for people."""
+    samples = job.config.train.evaluate_samples
+    if samples == "greedy":
+        return "the likeliest token each time (greedy)"
+    number = "1 sample" if samples == 1 else f"{samples} samples"
+    return f"{number} a prompt, temperature {job.sampling.temperature:g}"
+
+
+def evaluate(job: Job, step: int, counter: TokenCounter) -> Evaluation:
+    """The policy after `step` updates on all held-out prompts.
+
+    Raises:
+        RunError: a reward failed, or the policy's logits are not finite.
+    """
+    assert job.held_out is not None, "due() says when"
+    began, before = time.perf_counter(), counter.take()
+    greedy = job.config.train.evaluate_samples == "greedy"
+    count = 1 if greedy else job.config.train.evaluate_samples
+    assert isinstance(count, int)
+    with _aside(job.config.train.seed):
+        drawn = _drawn(_asking(job, count, greedy), job.held_out, count)
+        prompts, columns = job.held_out.take(list(range(len(job.held_out))), count)
+        scored = score(job.rewarders, prompts, drawn.completions, columns, trial=True)
+    forward = sum(counter.take().values())
+    counter.counts.update(before)  # of the step in progress
+    mean, error = _score(scored, drawn.group)
+    target = job.config.kl.target_at(step)
+    return Evaluation(
+        step=step,
+        how=how(job),
+        n_prompts=len(job.held_out),
+        n_samples=len(drawn.completions),
+        score=mean,
+        score_error=error,
+        scores={name: _mean(values) for name, values in scored.by_name.items()},
+        unscored=sum(total is None for total in scored.total),
+        target=None if target is None else str(target),
+        kl_ref=drawn.reading("nats/sequence"),
+        kl_ref_token=drawn.reading("nats/token"),
+        greedy=greedy,
+        length=float(drawn.mask.sum(1).double().mean()),
+        truncated=float(drawn.truncated.double().mean()),
+        seconds=round(time.perf_counter() - began, 4),
+        tokens_forward=forward,
+    )
+
+
+def check_held_out(job: Job) -> None:
+    """Held-out prompts fit the model, and the rewards find their columns.
+
+    Raises:
+        UsageError: with what is missing.
+    """
+    if job.held_out is None:
+        return
+    try:
+        job.encode(job.held_out.prompts)
+        for rewarder in job.rewarders:
+            chosen(rewarder.fn, dict.fromkeys([*job.held_out.columns, "prompts", "completions", "messages"]))
+    except UsageError as error:
+        raise UsageError(f"data.held_out: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """All held-out samples: texts, and exact KL per counted token."""
+
+    completions: list[str]
+    kl: Float[Tensor, "B T"]
+    mask: Bool[Tensor, "B T"]
+    group: Int[Tensor, " B"]
+    truncated: Bool[Tensor, " B"]
+    mismatch: str | None
+
+    def reading(self, unit: Unit) -> Reading:
+        return measure(
+            self.kl, self.mask, self.group, kind="kl_ref", estimator="exact", unit=unit, invalid=self.mismatch
+        )
+
+
+def _asking(job: Job, count: int, greedy: bool) -> Job:
+    """The same job with the held-out way of sampling, and passes of about as many rows as training's."""
+    size, group = job.update.groups_per_pass, job.update.algorithm.group_size
+    groups = None if size is None else max(1, size * group // count)
+    sampling = replace(job.sampling, top_k=1, top_p=1.0) if greedy else job.sampling
+    return replace(job, sampling=sampling, update=replace(job.update, groups_per_pass=groups))
+
+
+def _drawn(job: Job, held_out: Prompts, count: int) -> _Drawn:
+    """As many rows at a time as a training step has."""
+    loaded, T = job.loaded, job.sampling.max_new_tokens
+    texts: list[str] = []
+    parts: list[tuple[Tensor, ...]] = []
+    rows = job.config.train.prompts_per_step * job.update.algorithm.group_size
+    for first, last in spans(len(held_out), max(1, rows // count)):
+        rollout = sample(
+            loaded.policy,
+            job.encode(held_out.prompts[first:last]),
+            job.sampling,
+            loaded.ends,
+            group_size=count,
+            seed=job.config.train.seed,
+            step=KEY,
+            prompt_index=list(range(first, last)),
+        )
+        look = observe(loaded.policy, rollout, reference_states(job, rollout), job.update)
+        assert look.kl is not None
+        room = (0, T - rollout.mask.shape[1])
+        parts.append((pad(look.kl, room), pad(rollout.mask, room), rollout.group + first, rollout.truncated))
+        texts += decode(rollout, loaded.tokenizer)
+    kl, mask, group, truncated = (torch.cat(column) for column in zip(*parts, strict=True))
+    return _Drawn(texts, kl, mask, group, truncated, job.sampling.mismatch)
+
+
+def _score(scored: Scored, group: Int[Tensor, " B"]) -> tuple[float | None, float | None]:
+    """Mean total score and its standard error, clustered by prompt."""
+    rows = [(total, row) for row, total in enumerate(scored.total) if total is not None]
+    if not rows:
+        return None, None
+    totals = torch.tensor([total for total, _ in rows], dtype=torch.float64)
+    return clustered_ratio(totals, torch.ones_like(totals), group.cpu()[[row for _, row in rows]])
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+@contextmanager
+def _aside(seed: int) -> Iterator[None]:
+    """The global generators at `seed` meanwhile, and after it where they were."""
+    ours, numpy, torchs = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
+    seed_random(seed)
+    try:
+        yield
+    finally:
+        random.setstate(ours)
+        np.random.set_state(numpy)
+        torch.set_rng_state(torchs)
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)
