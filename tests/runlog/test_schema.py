@@ -17,6 +17,7 @@ from kleash.records import Reading, Step
 from kleash.runlog import (
     SCHEMA_VERSION,
     Checkpoint,
+    Evaluation,
     Event,
     Notice,
     Resume,
@@ -58,10 +59,12 @@ objects = st.dictionaries(texts, json_values, max_size=4)
 scores = st.dictionaries(texts, numbers, max_size=3)
 
 
-def step_fields() -> dict[str, st.SearchStrategy[Any]]:
-    """A strategy for each field of Step, by its annotation, so that a new field is covered by itself."""
+def fields_of(record: type) -> dict[str, st.SearchStrategy[Any]]:
+    """A strategy for each field of a record, by its annotation, so that a new field is covered by itself."""
     by_type = {
         "int": counts,
+        "str": texts,
+        "bool": st.booleans(),
         "float": floats,
         "float | None": numbers,
         "int | None": st.none() | counts,
@@ -71,13 +74,13 @@ def step_fields() -> dict[str, st.SearchStrategy[Any]]:
         "dict[str, float]": st.dictionaries(texts, floats, max_size=3),
         "dict[str, int]": st.dictionaries(texts, counts, max_size=3),
     }
-    hints = typing.get_type_hints(Step)
-    return {f.name: by_type[annotation(hints[f.name])] for f in fields(Step)}
+    hints = typing.get_type_hints(record)
+    return {f.name: by_type[annotation(hints[f.name])] for f in fields(record)}
 
 
 def annotation(hint: Any) -> str:
     """How the type is written: "int", "Reading | None", "dict[str, int]"."""
-    return hint.__name__ if hint in (int, float) else str(hint).replace("kleash.records.", "")
+    return hint.__name__ if hint in (int, float, str, bool) else str(hint).replace("kleash.records.", "")
 
 
 events = st.one_of(
@@ -89,7 +92,8 @@ events = st.one_of(
         fingerprints=objects,
         argv=st.lists(texts, max_size=3),
     ),
-    st.builds(Step, **step_fields()),
+    st.builds(Step, **fields_of(Step)),
+    st.builds(Evaluation, **fields_of(Evaluation)),
     st.builds(Checkpoint, step=counts, path=texts, score=numbers, kl_ref=st.none() | readings),
     st.builds(Notice, what=texts, text=texts, step=st.none() | counts),
     st.builds(Resume, step=counts, started=st.none() | texts),
@@ -136,7 +140,7 @@ def test_round_trip(event: Event):
 
 
 def test_every_kind_of_event_is_tried():
-    assert set(EVENTS.values()) == {RunStart, Step, Checkpoint, Notice, Resume, RunEnd, Sample}
+    assert set(EVENTS.values()) == {RunStart, Step, Evaluation, Checkpoint, Notice, Resume, RunEnd, Sample}
 
 
 def test_the_line_of_a_step_as_written():
@@ -196,8 +200,11 @@ def step(number: int, score: float = 0.0) -> Step:
 
 def test_a_resume_makes_later_records_void():
     start = RunStart(config={}, started="t")
-    old = [start, step(0), step(1), Checkpoint(step=2, path="c2"), Notice(what="held", text="x", step=1)]
+    judged = [Evaluation(step=n, how="x", n_prompts=2, n_samples=2) for n in (0, 2, 3)]
+    old = [start, judged[0], step(0), step(1), judged[1], Checkpoint(step=2, path="c2")]
+    old.append(Notice(what="held", text="x", step=1))
     lost = [
+        judged[2],
         step(2, 1.0),
         Notice(what="held", text="x", step=3),
         step(3, 1.0),
