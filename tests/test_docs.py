@@ -17,6 +17,7 @@ from kleash.beta import CONTROLLERS
 from kleash.cli import app
 from kleash.kl.penalties import PENALTIES
 from kleash.models.spec import Adapter, ModelSpec
+from kleash.rewards.shapes import SHAPES
 from kleash.rewards.spec import RewardSpec
 from kleash.training.config import Config, DataSpec, KLSpec, TrainSpec
 from kleash.training.toml import load_config, parse_config
@@ -170,7 +171,10 @@ def test_config_page_has_every_key_of_the_algorithms() -> None:
     assert all(f'`"{kind}"`' in CONFIG_PAGE or f'`kind = "{kind}"`' in CONFIG_PAGE for kind in ALGORITHMS)
 
 
-@pytest.mark.parametrize(("heading", "members"), [("### kl.penalty", PENALTIES), ("### kl.controller", CONTROLLERS)])
+@pytest.mark.parametrize(
+    ("heading", "members"),
+    [("### rewards.shape", SHAPES), ("### kl.penalty", PENALTIES), ("### kl.controller", CONTROLLERS)],
+)
 def test_config_page_has_every_key_of_each_kind(heading: str, members: dict[str, type]) -> None:
     section = CONFIG_PAGE.split(f"\n{heading}\n", 1)[1].split("\n#", 1)[0]
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.+?) \|", section, re.M)

@@ -163,13 +163,32 @@ class Step:
         "Updates so far in which the controller took its error at the clip, not as measured."
     )
     price: float | None = metric(
-        "Reward gained per nat of kl_ref over the window (least squares over the last 20 steps). At the optimum of a fixed-beta run it equals beta."
+        "Reward (shaped, if it is) gained per nat of kl_ref over the window (least squares over the last 20 steps). At the optimum of a fixed-beta run it equals beta."
     )
     score: float | None = metric("Mean total score (weighted sum of the rewards), raw, without the KL.")
     score_std: float | None = metric("Standard deviation of the total score over samples.")
     scores: dict[str, float | None] = field(default_factory=dict, metadata={"doc": "Mean of each reward by name."})
     scores_std: dict[str, float | None] = field(
         default_factory=dict, metadata={"doc": "Standard deviation of each reward by name."}
+    )
+    score_shaped: float | None = metric(
+        "Mean total of the shaped scores: what the policy is trained on. Empty where no reward has a `shape`."
+    )
+    scores_shaped: dict[str, float | None] = field(
+        default_factory=dict,
+        metadata={"doc": "Mean of each reward after its `shape`, by name; of those that have one."},
+    )
+    scores_clipped: dict[str, int] = field(
+        default_factory=dict, metadata={"doc": "Scores that a `clip` in the reward's `shape` bounded, by name."}
+    )
+    disagreement: dict[str, float | None] = field(
+        default_factory=dict,
+        metadata={
+            "doc": "Of each ensemble: standard deviation between its members' scores of a sample, mean over samples."
+        },
+    )
+    score_length_correlation: float | None = metric(
+        "Pearson correlation of the raw total score with the counted tokens, over the step's samples."
     )
     unscored: int = field(
         default=0,
@@ -178,7 +197,7 @@ class Step:
         },
     )
     groups_without_spread: float | None = metric(
-        "Share of prompt groups whose scores are all equal: they give no reward gradient."
+        "Share of prompt groups whose (shaped) scores are all equal: they give no reward gradient."
     )
     bits_per_byte: float | None = metric(
         "The reference's code length of the samples in bits per byte of text. Falling: simpler than the reference's own text; rising: foreign to it."

@@ -21,7 +21,8 @@ def blocks(language: str) -> list[str]:
 def test_the_code_and_the_config_shown_work(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "reward.py").write_text(blocks("python")[0])
-    tables = [table for block in blocks("toml") for table in tomllib.loads(block)["rewards"]]
+    before_shapes = [block for block in blocks("toml") if "shape" not in block and "model:" not in block]
+    tables = [table for block in before_shapes for table in tomllib.loads(block)["rewards"]]
     specs = TypeAdapter(list[RewardSpec]).validate_python([*tables, {"use": "./reward.py:answers_in_turn"}])
     columns = {"wanted_words": [2, 2], "solution": ["3", None]}
     scored = score(load_rewards(specs), ["a", "b"], ["Yes please 3.001", "no"], columns)

@@ -44,7 +44,7 @@ def move(policy: Any, optimizer: torch.optim.Optimizer, seed: int) -> None:
 
 
 def save(root: Path, step: int, loaded: Any, optimizer: torch.optim.Optimizer) -> Path:
-    return checkpoint.save(root, step, loaded.policy, loaded.tokenizer, optimizer, STATE, KL)
+    return checkpoint.save(root, step, loaded.policy, loaded.tokenizer, optimizer, STATE, KL, {})
 
 
 def weights(policy: Any) -> dict[str, torch.Tensor]:

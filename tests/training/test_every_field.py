@@ -46,6 +46,8 @@ UNCLIPPED = MOVING | {"algorithm__clip": "none"}
 UNWHITENED = {"ppo": {"algorithm__whiten": False}}
 SCHEDULE = [{"at": 0, "target": "0.5 nats/sequence"}, {"at": 1, "target": "2 nats/sequence"}]
 PPO = {"algorithm__kind": "ppo"}
+TWO = {"use": ["rewards.py:mixed", "rewards.py:even"]}
+UWO = TWO | {"combine": "uwo"}
 IN_REWARD_K2 = {"kind": "in_reward", "estimator": "k2"}
 K3 = {"kl__penalty": {"kind": "in_loss", "estimator": "k3"}}
 
@@ -88,6 +90,9 @@ TURNS: dict[type, dict[str, Turn]] = {
             {"rewards": [{"use": "regex", "args": {"pattern": "t4"}}]},
             {"rewards": [{"use": "regex", "args": {"pattern": "t3"}}]},
         ),
+        "shape": Turn({"rewards": [{"use": "rewards.py:mixed", "shape": ["group"]}]}),
+        "combine": Turn({"rewards": [TWO | {"combine": "min"}]}, {"rewards": [TWO]}),
+        "uwo_lambda": Turn({"rewards": [UWO | {"uwo_lambda": 2.0}]}, {"rewards": [UWO]}),
     },
     KLSpec: {
         "penalty": Turn(K3),

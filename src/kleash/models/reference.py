@@ -4,6 +4,8 @@ A reference runs by the policy's own path, dtype and autocast, so that before th
 the policy's and every KL is exactly 0.
 """
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
@@ -38,6 +40,10 @@ class Reference(Protocol):
         """Final hidden states at the positions that predict each completion token, and the head; no gradients."""
         ...
 
+    def running(self) -> AbstractContextManager[Policy]:
+        """`policy` as the reference itself while the context lasts: to sample from."""
+        ...
+
 
 @dataclass(frozen=True)
 class Frozen:
@@ -49,6 +55,10 @@ class Frozen:
     def states(self, rollout: Rollout, path: PathName = "packed", rows: int | None = None) -> ReferenceStates:
         return _states(self.policy, rollout, path, rows)
 
+    @contextmanager
+    def running(self) -> Iterator[Policy]:
+        yield self.policy
+
 
 @dataclass(frozen=True)
 class AdapterOff:
@@ -58,8 +68,13 @@ class AdapterOff:
     fingerprint: dict[str, Any]
 
     def states(self, rollout: Rollout, path: PathName = "packed", rows: int | None = None) -> ReferenceStates:
+        with self.running() as policy:
+            return _states(policy, rollout, path, rows)
+
+    @contextmanager
+    def running(self) -> Iterator[Policy]:
         with adapters.switched_off(self.policy.model):
-            return _states(self.policy, rollout, path, rows)
+            yield self.policy
 
 
 @dataclass(frozen=True)
@@ -70,8 +85,13 @@ class AdapterSnapshot:
     fingerprint: dict[str, Any]
 
     def states(self, rollout: Rollout, path: PathName = "packed", rows: int | None = None) -> ReferenceStates:
+        with self.running() as policy:
+            return _states(policy, rollout, path, rows)
+
+    @contextmanager
+    def running(self) -> Iterator[Policy]:
         with adapters.switched_to(self.policy.model, adapters.SNAPSHOT_ADAPTER):
-            return _states(self.policy, rollout, path, rows)
+            yield self.policy
 
 
 def _states(policy: Policy, rollout: Rollout, path: PathName, rows: int | None) -> ReferenceStates:

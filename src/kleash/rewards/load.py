@@ -17,6 +17,8 @@ from typing import Any
 from kleash.errors import KleashError, UsageError
 from kleash.rewards.adapters import ADAPTERS
 from kleash.rewards.arguments import name_of, parameters_of
+from kleash.rewards.ensembles import UWO_LAMBDA, mean, uncertainty_weighted, worst_case
+from kleash.rewards.shapes import Shape
 from kleash.rewards.spec import TIMEOUT_S, RewardSpec
 from kleash.rewards.vader import Vader
 from kleash.rewards.verifiable import Exact, Numeric, Regex
@@ -28,21 +30,28 @@ BUILTIN: dict[str, Callable[..., Any]] = {"vader": Vader, "exact": Exact, "numer
 
 @dataclass(frozen=True, slots=True)
 class Rewarder:
-    """A reward ready to be called: fn(prompts, completions, **columns), plain or async."""
+    """A reward ready to be called: fn(prompts, completions, **columns), plain or async.
+
+    With `members` it is an ensemble, and fn makes one number of their scores of a sample.
+    """
 
     name: str
     weight: float
     fn: Callable[..., Any]
     timeout_s: float
+    shape: tuple[Shape, ...] = ()
+    members: tuple["Rewarder", ...] = ()
 
 
-def load_rewards(specs: Sequence[RewardSpec | str | Callable[..., Any] | Rewarder]) -> list[Rewarder]:
-    """Every reward of a run, in order.
+def load_rewards(
+    specs: Sequence[RewardSpec | str | Callable[..., Any] | Rewarder], *, device: str = "cpu"
+) -> list[Rewarder]:
+    """Every reward of a run, in order. `device` is where reward models run.
 
     Raises:
         UsageError: none is given, two share a name, all have weight 0, or one cannot be loaded.
     """
-    rewarders = [spec if isinstance(spec, Rewarder) else load_reward(spec) for spec in specs]
+    rewarders = [spec if isinstance(spec, Rewarder) else load_reward(spec, device=device) for spec in specs]
     names = [rewarder.name for rewarder in rewarders]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -52,7 +61,7 @@ def load_rewards(specs: Sequence[RewardSpec | str | Callable[..., Any] | Rewarde
     return rewarders
 
 
-def load_reward(spec: RewardSpec | str | Callable[..., Any]) -> Rewarder:
+def load_reward(spec: RewardSpec | str | Callable[..., Any], *, device: str = "cpu") -> Rewarder:
     """One reward from its spec, from its `use` alone, or from a Python callable.
 
     Raises:
@@ -61,16 +70,41 @@ def load_reward(spec: RewardSpec | str | Callable[..., Any]) -> Rewarder:
     if not isinstance(spec, RewardSpec | str):
         return Rewarder(name_of(spec), 1.0, _checked(spec, name_of(spec)), TIMEOUT_S)
     spec = RewardSpec(spec) if isinstance(spec, str) else spec
-    adapter, _, rest = spec.use.partition(":")
-    target = _find(rest if adapter in ADAPTERS else spec.use)
+    if isinstance(spec.use, str):
+        name, fn = _function(spec.use, spec, device)
+        return Rewarder(spec.name or name, spec.weight, fn, spec.timeout_s, spec.shape)
+    name = spec.name or "ensemble"
+    members = [Rewarder(f"{name}: {u}", 1.0, _function(u, spec, device)[1], spec.timeout_s) for u in spec.use]
+    return Rewarder(name, spec.weight, _combined(spec), spec.timeout_s, spec.shape, tuple(members))
+
+
+def _combined(spec: RewardSpec) -> Callable[[Sequence[float]], float]:
+    match spec.combine:
+        case "min":
+            return worst_case
+        case "uwo":
+            weight = UWO_LAMBDA if spec.uwo_lambda is None else spec.uwo_lambda
+            return functools.partial(uncertainty_weighted, weight=weight)
+        case _:
+            return mean
+
+
+def _function(use: str, spec: RewardSpec, device: str) -> tuple[str, Callable[..., Any]]:
+    """What one `use` stands for: the name it goes by, and the function, with the spec's args."""
+    adapter, _, rest = use.partition(":")
+    if adapter == "model":
+        from kleash.rewards.reward_model import RewardModel  # brings torch and transformers
+
+        return rest, RewardModel.load(rest, spec.args, device)
+    target = _find(rest if adapter in ADAPTERS else use)
     if not callable(target):
-        raise UsageError(f"reward {spec.use!r} is a {type(target).__name__}, not a function")
-    name = spec.name or (spec.use if spec.use in BUILTIN else name_of(target))
-    fn = _with_arguments(target, spec)
+        raise UsageError(f"reward {use!r} is a {type(target).__name__}, not a function")
+    name = use if use in BUILTIN else name_of(target)
+    fn = _with_arguments(target, use, spec.args)
     # TRL calls with the same names as kleash; verl's names are checked at the first call, against the columns.
     if adapter != "verl":
-        _checked(fn, name)
-    return Rewarder(name, spec.weight, ADAPTERS[adapter](fn) if adapter in ADAPTERS else fn, spec.timeout_s)
+        _checked(fn, spec.name or name)
+    return name, ADAPTERS[adapter](fn) if adapter in ADAPTERS else fn
 
 
 def _find(use: str) -> Any:
@@ -122,24 +156,24 @@ def _loading(use: str, folder: Path) -> Iterator[None]:
         sys.path.remove(str(folder))
 
 
-def _with_arguments(target: Callable[..., Any], spec: RewardSpec) -> Callable[..., Any]:
-    """The target with the spec's args: a class is built with them, a function gets them at each call."""
+def _with_arguments(target: Callable[..., Any], use: str, args: dict[str, Any]) -> Callable[..., Any]:
+    """The target with its args: a class is built with them, a function gets them at each call."""
     parameters = parameters_of(target)
     known = [p.name for p in parameters or [] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     takes_any = parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters)
-    for argument in spec.args:
+    for argument in args:
         if not takes_any and argument not in known:
             there = f"its arguments are {', '.join(known)}" if known else "it takes none"
-            raise UsageError(f"reward {spec.use!r} has no argument {argument!r}{_nearest(argument, known)}; {there}")
+            raise UsageError(f"reward {use!r} has no argument {argument!r}{_nearest(argument, known)}; {there}")
     if not isinstance(target, type):
-        return functools.partial(target, **spec.args) if spec.args else target
+        return functools.partial(target, **args) if args else target
     try:
-        return target(**spec.args)
+        return target(**args)
     except KleashError:
         raise
     except Exception as error:
         raise UsageError(
-            f"reward {spec.use!r} cannot be built with args = {spec.args}: {type(error).__name__}: {error}"
+            f"reward {use!r} cannot be built with args = {args}: {type(error).__name__}: {error}"
         ) from error
 
 

@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kleash.errors import KleashError, RunError
@@ -22,10 +22,14 @@ SEARCH_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """total: the weighted sum per sample, None where a reward that has weight gave None. by_name: each reward's own."""
+    """total: the weighted sum per sample, None where a reward that has weight gave None. by_name: each reward's own.
+
+    members: of each ensemble, its members' scores, before they were combined.
+    """
 
     total: list[float | None]
     by_name: dict[str, list[float | None]]
+    members: dict[str, list[list[float | None]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +71,30 @@ def score(
     wrong = [n for n, c in {"prompts": batch.prompts, **columns}.items() if len(c) != len(batch.completions)]
     if wrong:
         raise ValueError(f"{wrong} must have one entry for each of the {len(batch.completions)} completions")
-    by_name = {rewarder.name: _scores(rewarder, batch) for rewarder in rewarders}
-    total = [_total(rewarders, by_name, i) for i in range(len(batch.completions))]
+    members = {r.name: [_scores(member, batch) for member in r.members] for r in rewarders if r.members}
+    by_name = {r.name: _combined(r, members[r.name]) if r.members else _scores(r, batch) for r in rewarders}
+    total = totals(rewarders, by_name)
     if total and not trial and all(value is None for value in total):
         counts = ", ".join(f"{n} for {sum(s is None for s in scores)}" for n, scores in by_name.items())
         raise RunError(
             f"no sample of {len(total)} has a score, so there is nothing to learn from: None came from {counts}. "
             "Return a number wherever the sample can be judged"
         )
-    return Scored(total, by_name)
+    return Scored(total, by_name, members)
+
+
+def totals(rewarders: Sequence[Rewarder], by_name: dict[str, list[float | None]]) -> list[float | None]:
+    """The weighted sum of each sample; None where a reward that has weight has no score.
+
+    Raises:
+        RunError: a sum is too large for a float.
+    """
+    return [_total(rewarders, by_name, i) for i in range(len(next(iter(by_name.values()))))]
+
+
+def _combined(ensemble: Rewarder, members: list[list[float | None]]) -> list[float | None]:
+    """One number of the members' scores of each sample; None where one of them gave None."""
+    return [None if None in row else ensemble.fn(list(row)) for row in zip(*members, strict=True)]
 
 
 def _total(rewarders: Sequence[Rewarder], by_name: dict[str, list[float | None]], i: int) -> float | None:

@@ -13,7 +13,9 @@ from typing import Any, Literal
 import kleash
 from kleash.errors import RunError, UsageError
 from kleash.models.fingerprint import differences
+from kleash.models.load import pick_device
 from kleash.records import Step, Target
+from kleash.rewards.chain import ShapeMemory
 from kleash.rewards.load import Rewarder, load_reward
 from kleash.rewards.spec import RewardSpec
 from kleash.runlog.jsonl import Writer, read
@@ -80,17 +82,18 @@ def train(
     config = parse_config(with_settings(tree, settings or {}))
     column = config.data.column
     rows = read_prompts(prompts, column) if isinstance(prompts, str | Path) else as_prompts(prompts, column)
-    loaded = [_rewarder(given, spec) for given, spec in zip(rewards, config.rewards, strict=True)]
+    device = str(pick_device(config.model.device))
+    loaded = [_rewarder(given, spec, device) for given, spec in zip(rewards, config.rewards, strict=True)]
     force = resume == "force"
     return start(config, prompts=rows, rewards=loaded, resume=bool(resume), loosen=loosen, force=force)
 
 
-def _rewarder(given: Callable[..., Any] | str, spec: RewardSpec) -> Rewarder:
+def _rewarder(given: Callable[..., Any] | str, spec: RewardSpec, device: str) -> Rewarder:
     """A reward given in Python, with what `settings` say of it, such as {"rewards.0.weight": 0.5}."""
     if isinstance(given, str):
-        return load_reward(spec)
+        return load_reward(spec, device=device)
     made = load_reward(partial(given, **spec.args) if spec.args else given)
-    return replace(made, name=spec.name or made.name, weight=spec.weight, timeout_s=spec.timeout_s)
+    return replace(made, name=spec.name or made.name, weight=spec.weight, timeout_s=spec.timeout_s, shape=spec.shape)
 
 
 def start(
@@ -205,12 +208,13 @@ def _resumed(job: Job, log: Path, sinks: Sinks) -> Progressing:
             "else from here on. Restore it, or start a new run"
         )
     path, passed_over = checkpoint.newest(job.checkpoints)
-    step, controller = 0, job.controller.init(job.config.kl.first_beta)
+    step, controller, shaping = 0, job.controller.init(job.config.kl.first_beta), ShapeMemory()
     if path is None:
         checkpoint.seed_random(job.config.train.seed)
     else:
         restored = checkpoint.restore(path, job.config.model, job.loaded.policy, job.optimizer)
         step, controller = restored.step, continued(job.config.kl, restored.leash, restored.controller)
+        shaping = ShapeMemory.of(restored.shaping)
     for writer in (sinks.events, sinks.samples):
         writer.write(Resume(step=step, started=_now(), config=_resolved(job)))
     for sentence in passed_over:
@@ -228,6 +232,7 @@ def _resumed(job: Job, log: Path, sinks: Sinks) -> Progressing:
         history=history,
         evaluations=evaluations,
         best=_best(job, history, evaluations),
+        shaping=shaping,
     )
 
 

@@ -28,11 +28,12 @@ OPTIMIZER, RANDOM, STATE = "optimizer.safetensors", "random.safetensors", "kleas
 
 
 class Restored(NamedTuple):
-    """What a checkpoint says besides weights: steps done, the controller's state, and the leash it was started with."""
+    """What a checkpoint says besides weights: steps done, the controller's state, the leash it was started with, the shapes'."""
 
     step: int
     controller: ControllerState
     leash: dict[str, Any]
+    shaping: dict[str, Any]
 
 
 def seed_random(seed: int) -> None:
@@ -50,6 +51,7 @@ def save(
     optimizer: torch.optim.Optimizer,
     controller: ControllerState,
     kl: KLSpec,
+    shaping: dict[str, Any],
 ) -> Path:
     """Writes root/step-000100 whole or not at all.
 
@@ -68,6 +70,7 @@ def save(
             "step": step,
             "controller": asdict(controller),
             "leash": leash(kl),
+            "shaping": shaping,
             "python_random": random.getstate(),
             "numpy_random": _numpy_state(),
             "files": {f.relative_to(draft).as_posix(): f.stat().st_size for f in _files(draft)},
@@ -124,7 +127,7 @@ def restore(path: Path, spec: ModelSpec, policy: Policy, optimizer: torch.optim.
     np.random.set_state(tuple(state["numpy_random"]))
     version, internal, gauss = state["python_random"]
     random.setstate((version, tuple(internal), gauss))
-    return Restored(state["step"], ControllerState(**state["controller"]), state["leash"])
+    return Restored(state["step"], ControllerState(**state["controller"]), state["leash"], state["shaping"])
 
 
 def _fault(path: Path) -> str | None:

@@ -13,7 +13,8 @@ from kleash.rewards.score import Scored, score
 from kleash.tensors import Batch, ReferenceStates, Rollout
 from kleash.training.data import indices
 from kleash.training.gauges import Collected
-from kleash.training.job import Job
+from kleash.training.job import Job, Progressing
+from kleash.training.shaped import Drawn, shape
 
 
 class Clock:
@@ -31,9 +32,9 @@ class Clock:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
 
-def collect(job: Job, step: int, clock: Clock) -> tuple[Collected, Batch]:
-    """Sample, score, and the reference's states."""
-    train, loaded = job.config.train, job.loaded
+def collect(job: Job, state: Progressing, clock: Clock) -> tuple[Collected, Batch]:
+    """Sample, score, shape, and the reference's states."""
+    step, train, loaded = state.step, job.config.train, job.loaded
     G = job.update.algorithm.group_size
     index = indices(step, train.prompts_per_step, len(job.prompts), train.seed)
     prompts, columns = job.prompts.take(index, G)
@@ -51,6 +52,8 @@ def collect(job: Job, step: int, clock: Clock) -> tuple[Collected, Batch]:
         completions = decode(rollout, loaded.tokenizer)
     with clock.phase("score"):
         scored = score(job.rewarders, prompts, completions, columns)
+    with clock.phase("shape"):
+        shaped = shape(job, state.shaping, Drawn(index, rollout, completions), scored)
     with clock.phase("reference"):
         states = reference_states(job, rollout)
     collected = Collected(
@@ -58,9 +61,10 @@ def collect(job: Job, step: int, clock: Clock) -> tuple[Collected, Batch]:
         prompts=list(prompts),
         completions=completions,
         scored=scored,
+        shaped=shaped,
         mismatch=job.sampling.mismatch,
     )
-    return collected, _batch(rollout, scored, states)
+    return collected, _batch(rollout, shaped.scored, states)
 
 
 def reference_states(job: Job, rollout: Rollout) -> ReferenceStates:

@@ -4,6 +4,8 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import correlation
+from typing import Any
 
 import torch
 
@@ -13,9 +15,11 @@ from kleash.kl.measure import measure
 from kleash.kl.penalties import InLoss, Penalty
 from kleash.masked import masked_mean
 from kleash.records import ControllerState, Reading, Step, Target
+from kleash.rewards.ensembles import disagreement
 from kleash.rewards.score import Scored
 from kleash.tensors import Look, Rollout
 from kleash.training.learn import Learned
+from kleash.training.shaped import ShapedScores
 
 try:
     import resource
@@ -34,6 +38,7 @@ class Collected:
     prompts: list[object]
     completions: list[str]
     scored: Scored
+    shaped: ShapedScores
     mismatch: str | None
 
 
@@ -65,6 +70,7 @@ def gauge(
     kl_ref, kl_ref_token = kl_readings(look, collected)
     totals = [s for s in collected.scored.total if s is not None]
     mean, std = _mean_std(totals)
+    trained = _mean_std([s for s in collected.shaped.scored.total if s is not None])[0]
     named = {name: _mean_std([s for s in scores if s is not None]) for name, scores in collected.scored.by_name.items()}
     return Step(
         step=step,
@@ -80,12 +86,14 @@ def gauge(
             estimator="k1",
             unit="nats/token",
         ),
-        price=price([*_points(history), (None if kl_ref is None else kl_ref.value, mean)]),
+        price=price([*_points(history), (None if kl_ref is None else kl_ref.value, trained)]),
         score=mean,
         score_std=std,
         scores={name: m for name, (m, _) in named.items()},
         scores_std={name: s for name, (_, s) in named.items()},
-        unscored=len(collected.scored.total) - len(totals),
+        **_shape_figures(collected, trained),
+        unscored=sum(s is None for s in collected.shaped.scored.total),
+        score_length_correlation=_correlation(collected.scored.total, rollout.mask.sum(1).tolist()),
         groups_without_spread=_without_spread(collected),
         bits_per_byte=_bits_per_byte(look, rollout, completions),
         entropy=float(masked_mean(look.entropy, rollout.mask)),
@@ -142,7 +150,29 @@ def price(points: Sequence[tuple[float | None, float | None]]) -> float | None:
 
 
 def _points(history: Sequence[Step]) -> list[tuple[float | None, float | None]]:
-    return [(None if s.kl_ref is None else s.kl_ref.value, s.score) for s in history[-PRICE_WINDOW:]]
+    """kl_ref and the score that was trained on: the shaped one where there is a shape."""
+    return [
+        (None if s.kl_ref is None else s.kl_ref.value, s.score if s.score_shaped is None else s.score_shaped)
+        for s in history[-PRICE_WINDOW:]
+    ]
+
+
+def _shape_figures(collected: Collected, trained: float | None) -> dict[str, Any]:
+    """What shapes and ensembles did, as fields of `Step`."""
+    shaped = collected.shaped
+    return {
+        "score_shaped": trained if shaped.by_name else None,
+        "scores_shaped": {n: _mean_std([s for s in v if s is not None])[0] for n, v in shaped.by_name.items()},
+        "scores_clipped": shaped.clipped,
+        "disagreement": {name: disagreement(members) for name, members in collected.scored.members.items()},
+    }
+
+
+def _correlation(scores: Sequence[float | None], lengths: Sequence[int]) -> float | None:
+    """Pearson's, over the samples that have a score; None where either does not vary."""
+    pairs = [(s, float(n)) for s, n in zip(scores, lengths, strict=True) if s is not None]
+    xs, ys = [s for s, _ in pairs], [n for _, n in pairs]
+    return correlation(xs, ys) if len(set(xs)) > 1 and len(set(ys)) > 1 else None
 
 
 def _mean_std(values: list[float]) -> tuple[float | None, float | None]:
@@ -157,7 +187,7 @@ def _without_spread(collected: Collected) -> float | None:
     if len(collected.completions) == collected.rollout.n_prompts:
         return None
     groups: dict[int, set[float]] = {}
-    for group, value in zip(collected.rollout.group.tolist(), collected.scored.total, strict=True):
+    for group, value in zip(collected.rollout.group.tolist(), collected.shaped.scored.total, strict=True):
         groups.setdefault(group, set()).update(() if value is None else (value,))
     return sum(len(values) < 2 for values in groups.values()) / len(groups)
 

@@ -12,6 +12,7 @@ from kleash.models.prompts import encode
 from kleash.models.reference import Reference
 from kleash.models.sampling import Sampling
 from kleash.records import Controller, ControllerState, Step
+from kleash.rewards.chain import ShapeMemory
 from kleash.rewards.load import Rewarder
 from kleash.runlog.jsonl import Writer
 from kleash.runlog.schema import Evaluation, Notice
@@ -68,6 +69,7 @@ class Progressing:
     history: list[Step] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
     best: Best = field(default_factory=Best)
+    shaping: ShapeMemory = field(default_factory=ShapeMemory)
 
 
 class Sinks(NamedTuple):

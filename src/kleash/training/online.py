@@ -84,7 +84,7 @@ def _end_badly(job: Job, state: Progressing, sinks: Sinks, error: BaseException)
 
 def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> None:
     clock, settings, began = Clock(counter), job.config, time.perf_counter()
-    collected, batch = collect(job, state.step, clock)
+    collected, batch = collect(job, state, clock)
     beta = state.controller.beta
     rate = _warm(job.learning_rate, state.step, job)
     for group in job.optimizer.param_groups:
@@ -116,7 +116,8 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
     _tell(state, record, collected, learned.look.kl, sinks, settings.train.steps)
     if controller.held and controller.held != state.controller.held:
         sinks.notice("controller_held", f"beta stays at {beta:.4g}: {controller.held}", state.step)
-    state.controller, state.step, state.unmoved = controller, state.step + 1, True
+    state.controller, state.shaping = controller, collected.shaped.memory
+    state.step, state.unmoved = state.step + 1, True
 
 
 def _evaluate(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> None:
@@ -130,7 +131,7 @@ def _evaluate(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter)
 def _measure_only(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> None:
     """The finished policy's own figures, on the prompts that the next step would have taken."""
     clock = Clock(counter)
-    collected, batch = collect(job, state.step, clock)
+    collected, batch = collect(job, state, clock)
     with clock.phase("update"):
         look = observe(job.loaded.policy, batch.rollout, batch.reference, job.update)
     target = job.config.kl.target_at(state.step)
@@ -172,8 +173,9 @@ def _tell(
 def _save(job: Job, state: Progressing, sinks: Sinks) -> None:
     state.saved = state.step
     loaded, kl = job.loaded, job.config.kl
+    shaping = state.shaping.plain()
     path = checkpoint.save(
-        job.checkpoints, state.step, loaded.policy, loaded.tokenizer, job.optimizer, state.controller, kl
+        job.checkpoints, state.step, loaded.policy, loaded.tokenizer, job.optimizer, state.controller, kl, shaping
     )
     last = state.history[-1]
     name = path.relative_to(job.run_dir).as_posix()

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kleash.models.load import Loaded, load
+from kleash.models.load import Loaded, load, pick_device
 from kleash.models.paths import PathName
 from kleash.models.reference import build_reference
 from kleash.models.sampling import Sampling
@@ -44,7 +44,7 @@ def build_job(
     indices(0, train.prompts_per_step, len(prompts), train.seed)
     controller = config.kl.law
     controller.init(config.kl.first_beta)
-    rewarders = load_rewards(rewards)
+    rewarders = load_rewards(rewards, device=str(pick_device(config.model.device)))
     loaded = load(config.model, seed=train.seed)
     reference = build_reference(config.model, loaded, temperature=train.temperature)
     rate = train.learning_rate or (FULL_RATE if loaded.adapter is None else ADAPTER_RATE)

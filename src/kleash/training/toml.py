@@ -13,11 +13,17 @@ from kleash.algorithms import ALGORITHMS
 from kleash.beta import CONTROLLERS
 from kleash.errors import UsageError
 from kleash.kl.penalties import PENALTIES
+from kleash.rewards.shapes import SHAPES
 from kleash.training.config import Config
 
 _CONFIG = TypeAdapter(Config)
 #: Tables whose `kind` chooses the class, and so the keys that may stand in them.
-_KINDS = {("algorithm",): ALGORITHMS, ("kl", "penalty"): PENALTIES, ("kl", "controller"): CONTROLLERS}
+_KINDS = {
+    ("algorithm",): ALGORITHMS,
+    ("kl", "penalty"): PENALTIES,
+    ("kl", "controller"): CONTROLLERS,
+    ("rewards", "shape"): SHAPES,
+}
 #: Their kind where none is given.
 _DEFAULT_KINDS = {"algorithm": "grpo", "kl.penalty": "exact", "kl.controller": "pi"}
 
@@ -115,6 +121,11 @@ def _value(text: str) -> Any:
         return text
 
 
+def _kinds(keys: Sequence[Any]) -> Mapping[str, Any]:
+    """The classes that a `kind` at this place chooses from; numbers of list entries do not count."""
+    return _KINDS.get(tuple(key for key in keys if not isinstance(key, int)), {})
+
+
 def _inside(keys: tuple[Any, ...], table: tuple[Any, ...]) -> bool:
     """A value that may be of several types fails once for each; what is wrong inside it says more than its type."""
     return len(keys) > len(table) and keys[: len(table)] == table
@@ -127,7 +138,7 @@ def _sentence(keys: tuple[Any, ...], names: list[str], kind: str, message: str, 
     if kind in ("missing", "missing_argument"):
         return f"{where!r} is missing"
     if kind == "union_tag_invalid":
-        return f"{where} has no kind {_tag(given)!r}; {_nearest(_tag(given), list(_KINDS.get(keys, ())))}"
+        return f"{where} has no kind {_tag(given)!r}; {_nearest(_tag(given), list(_kinds(keys)))}"
     text = message.removeprefix("Value error, ").replace("a valid tuple", "a list")
     return text if kind == "value_error" else f"{where} = {given!r}: {text[:1].lower()}{text[1:]}"
 
@@ -150,8 +161,8 @@ def _without_tags(loc: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[str]]:
     keys: list[Any] = []
     names: list[str] = []
     for part in loc:
-        table = _KINDS.get(tuple(keys))
-        if table is not None and part in table:
+        table = _kinds(keys)
+        if part in table:
             cls = table[part]
             continue
         if isinstance(part, str) and (part in ("str", "int", "float", getattr(cls, "__name__", "")) or "[" in part):
