@@ -98,7 +98,7 @@ def test_length_correlation_and_disagreement_are_those_of_the_samples(tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
     rows = [row for row in rows if row["event"] == "sample" and row["step"] == 0 and row["score"] is not None]
     truth = np.corrcoef([row["score"] for row in rows], [row["length"] for row in rows])[0, 1]
-    assert step.score_length_correlation == pytest.approx(truth, rel=EXACT * 1e2)
+    assert step.score_length_correlation == pytest.approx(truth, rel=EXACT)
     even = np.array([sum(int(w[1:]) % 2 == 0 for w in row["completion"].split()) / 8 for row in rows])
     assert step.disagreement == {"ensemble": pytest.approx(np.std([even, 1 - even], axis=0).mean(), rel=EXACT)}
 

@@ -14,7 +14,7 @@ from functools import cache
 from statistics import median
 
 #: Scores above the median below which nothing is said, and the share of them that is the tail.
-FEWEST, TAIL_SHARE = 100, 0.2
+FEWEST, TAIL_SHARE = 50, 0.2
 #: Draws from the exponential for the p-value, and the p-value at which the tail is called heavy.
 DRAWS, ALARM = 1999, 0.005
 

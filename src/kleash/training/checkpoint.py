@@ -28,7 +28,7 @@ OPTIMIZER, RANDOM, STATE = "optimizer.safetensors", "random.safetensors", "kleas
 
 
 class Restored(NamedTuple):
-    """What a checkpoint says besides weights: steps done, the controller's state, the leash it was started with, the shapes'."""
+    """What a checkpoint says besides weights: steps done, its leash, and the states of beta and of the shapes."""
 
     step: int
     controller: ControllerState
