@@ -15,6 +15,7 @@ from kleash.errors import RunError
 from kleash.models.load import load
 from kleash.models.spec import ModelSpec
 from kleash.rewards.chain import ShapeMemory
+from kleash.runlog.schema import Evaluation
 from kleash.training import checkpoint, online
 from kleash.training.api import start
 from kleash.training.data import as_prompts
@@ -172,3 +173,11 @@ def test_without_the_memory_it_would_not(tmp_path, monkeypatch):
     start(config(tmp_path, CENTRED, train__steps=2))
     start(config(tmp_path, CENTRED), resume=True)
     assert not same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_an_ensemble_judges_held_out_prompts(tmp_path):
+    made = config(tmp_path, [{"use": ["even", "odd"]}], data__held_out=str(tmp_path / "prompts.txt"), train__steps=1)
+    run = start(made)
+    found = [event for event in run.events if isinstance(event, Evaluation)]
+    assert found
+    assert all(event.score == pytest.approx(0.5, rel=EXACT) for event in found)

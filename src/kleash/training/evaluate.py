@@ -101,7 +101,7 @@ def check_held_out(job: Job) -> None:
         return
     try:
         job.encode(job.held_out.prompts)
-        for rewarder in job.rewarders:
+        for rewarder in [one for r in job.rewarders for one in r.members or (r,)]:
             chosen(rewarder.fn, dict.fromkeys([*job.held_out.columns, "prompts", "completions", "messages"]))
     except UsageError as error:
         raise UsageError(f"data.held_out: {error}") from None

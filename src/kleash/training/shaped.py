@@ -13,8 +13,8 @@ from kleash.rewards.shaping import Numbers, Samples
 from kleash.tensors import Rollout
 from kleash.training.job import Job
 
-#: The step in the key of the reference's samples: none of the run's own, so that they are never the policy's.
-REFERENCE_STEP = -1
+#: The step in the key of the reference's samples: no training step's nor evaluation's, so that they are nobody else's.
+REFERENCE_STEP = -2
 
 
 class Drawn(NamedTuple):
