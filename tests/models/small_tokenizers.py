@@ -1,7 +1,7 @@
-"""Tokenizers of a few dozen tokens, made in memory: byte-level (GPT-2's kind) and metaspace (Llama 2's kind)."""
+"""Small tokenizers made in memory: byte-level (GPT-2's kind), metaspace with and without bytes (Llama 2's), slow."""
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
 TEXT = "the cat sat on the mat. a dog ran to the end of the road; stop it now, café!"
@@ -33,6 +33,25 @@ def metaspace() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
     return _wrap(tokenizer, bos=True, eos=False, chat=None, pad=PAD)
+
+
+def byte_fallback() -> PreTrainedTokenizerFast:
+    """Letters with ▁ for a space, bytes for what has no letter; the decoder drops the first space (Llama 2's)."""
+    letters = sorted({"▁", "▁the", *(c for c in TEXT if c.isascii() and c != " ")})
+    pieces = [BOS, EOS, PAD, *(f"<0x{byte:02X}>" for byte in range(256)), *letters, "▁t", "▁th"]
+    vocab = {piece: i for i, piece in enumerate(pieces)}
+    merges = [("▁", "t"), ("▁t", "h"), ("▁th", "e")]
+    tokenizer = Tokenizer(models.BPE(vocab, merges, byte_fallback=True, unk_token=PAD, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return _wrap(tokenizer, bos=True, eos=False, chat=None, pad=PAD)
+
+
+def slow(extra: int = 0) -> ByT5Tokenizer:
+    """In plain Python, a token a byte: no begin token, and an end token after every text."""
+    return ByT5Tokenizer(extra_ids=extra)
 
 
 def _wrap(tokenizer: Tokenizer, bos: bool, eos: bool, chat: str | None, pad: str | None) -> PreTrainedTokenizerFast:

@@ -91,7 +91,7 @@ def _assemble(spec: ModelSpec, directory: Path, stored: torch.dtype, seed: int) 
         name=spec.policy,
         source=directory,
         context=getattr(policy.config, "max_position_embeddings", None) or sys.maxsize,
-        ends=_ends(policy.causal, tokenizer, spec.policy),
+        ends=_ends(policy, tokenizer, spec.policy),
         paths=paths,
         adapter=adapter,
         critic=critic,
@@ -168,11 +168,19 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _ends(model: Any, tokenizer: Any, name: str) -> Ends:
+def _ends(policy: Policy, tokenizer: Any, name: str) -> Ends:
     try:
-        return Ends.of(tokenizer, getattr(model, "generation_config", None))
+        ends = Ends.of(tokenizer, getattr(policy.causal, "generation_config", None))
     except UsageError:
         raise UsageError(
             f"neither the tokenizer nor the config of {name} names an end-of-sequence token, so no completion could "
             'end: set "eos_token" in its tokenizer_config.json to the token that ends a text'
         ) from None
+    first, rows = min(ends.eos_ids), policy.recipe.vocab
+    if first >= rows:
+        raise UsageError(
+            f"the end token {tokenizer.convert_ids_to_tokens(first)!r} of {name} is number {first} of the tokenizer, "
+            f"and the model has {rows} rows in its head: no completion could end. Resize the model's embeddings and "
+            "train them first, or name an end token that the model has"
+        )
+    return ends

@@ -8,6 +8,7 @@ from jinja2 import Environment, TemplateError, meta
 
 from kleash.errors import UsageError
 from kleash.models.spec import Chat
+from kleash.models.stopping import Ends
 from kleash.tensors import Rollout
 
 #: Prompt tokens decoded along with a completion, so that its first token reads as a continuation.
@@ -67,6 +68,24 @@ def encode(
                 f"{context} a prompt may have {max(0, context - max_new_tokens)}: shorten it or lower max_new_tokens"
             )
     return encoded
+
+
+def unended_turn(tokenizer: Any, ends: Ends, chat: Chat) -> str | None:
+    """The token with which the template closes an assistant's turn, if it is not one that ends a completion.
+
+    A model that was taught this template writes that token, and would then go on with a turn of the user's. None where
+    it is an end token, or nothing can be told: no such token, or a template that does not take the trial.
+    """
+    said = "kleash"
+    trial = [{"role": "user", "content": "a"}, {"role": "assistant", "content": said}]
+    try:
+        text = tokenizer.apply_chat_template(trial, tokenize=False, **chat.variables)
+    except _TEMPLATE_ERRORS:
+        return None
+    before, _, after = text.rpartition(said)
+    ids = tokenizer(after, add_special_tokens=False)["input_ids"] if before else []
+    closing = next((i for i in ids if i in tokenizer.added_tokens_decoder), None)
+    return None if closing is None or closing in ends.eos_ids else tokenizer.convert_ids_to_tokens(closing)
 
 
 def decode(rollout: Rollout, tokenizer: Any) -> list[str]:

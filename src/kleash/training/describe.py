@@ -5,6 +5,7 @@ from typing import Any
 
 from kleash.algorithms import OWN_PENALTY
 from kleash.kl.penalties import NoPenalty
+from kleash.models.prompts import unended_turn
 from kleash.records import Target
 from kleash.training.config import DEFAULT_TARGET
 from kleash.training.evaluate import how
@@ -54,11 +55,19 @@ def _toml(value: Any) -> str:
 
 
 def _prompts(job: Job) -> list[str]:
-    lines = [f"prompts    {len(job.prompts)} from {job.config.data.prompts}"]
+    data, loaded = job.config.data, job.loaded
+    lines = [f"prompts    {len(job.prompts)} from {data.prompts}"]
+    if loaded.tokenizer.chat_template and not all(isinstance(prompt, str) for prompt in job.prompts.prompts):
+        closing = unended_turn(loaded.tokenizer, loaded.ends, data.asked)
+        if closing is not None and closing not in job.sampling.stop:
+            lines.append(
+                f"note       the chat template closes a turn with {closing!r}, which is no end token of this model, so "
+                f'completions may run on past it: set train.stop = ["{closing}"]'
+            )
     if job.held_out is not None:
         every = job.config.train.evaluate_every or job.config.train.checkpoint_every
         lines.append(
-            f"held out   {len(job.held_out)} from {job.config.data.held_out}, every {every} steps: {how(job)}, "
+            f"held out   {len(job.held_out)} from {data.held_out}, every {every} steps: {how(job)}, "
             "with the same noise each time"
         )
         both = sum(prompt in job.prompts.prompts for prompt in job.held_out.prompts)
