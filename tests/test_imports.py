@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runlog": BASE,
     "report": BASE | {"runlog"},
     "training": LIBRARY,
-    "training.progress": BASE,
+    "training.progress": BASE | {"runlog"},
     "assets": set(),
     "demo": LIBRARY | {"training"},
     "cli": LIBRARY | {"training", "demo"},
