@@ -182,7 +182,8 @@ def test_unmeasured_is_a_gap_never_zero(tmp_path: Path) -> None:
 
 def test_a_run_that_measured_nothing_still_has_a_report(tmp_path: Path) -> None:
     nothing = {name: None for name in step(0, 9).__dataclass_fields__ if name not in ("step", "beta")}
-    blank = nothing | {"scores": {}, "scores_std": {}, "seconds": {}, "tokens_forward": {}, "scores_shaped": {}, "unscored": 0}
+    tables = ("scores", "scores_std", "scores_shaped", "scores_clipped", "disagreement", "seconds", "tokens_forward")
+    blank = nothing | {name: {} for name in tables} | {"unscored": 0}
     write_run(tmp_path, [step(0, 9, **blank)])
     text = Seen(write_report(tmp_path).read_text()).text
     assert "KL was not measured." in text and "The score was not measured." in text
