@@ -1,7 +1,7 @@
 """The command line. Thin: every verb imports what it needs when it is called, so `--help` is quick.
 
 Exit codes: 0 good, 1 a gate or finding failed, 2 it could not be done, 64 the command line or config is wrong and
-nothing was started, 130 Ctrl-C.
+nothing was started, 130 Ctrl-C, 128 + the signal's number after SIGTERM (143) and SIGHUP (129).
 """
 
 import json
@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 import warnings
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,7 +48,7 @@ def train(
     overrides: Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
     loosen: Annotated[bool, typer.Option("--loosen", help="Allow a looser leash on resume.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Resume although the prompts have changed.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Resume with other prompts or another reference.")] = False,
     check_only: Annotated[bool, typer.Option("--check-only", help="Load and check everything, train nothing.")] = False,
     seed: Seed = None,
     as_json: AsJson = False,
@@ -60,6 +60,7 @@ def train(
     from rich.console import Console
 
     from kleash.training.api import start
+    from kleash.training.interrupt import stopped_code
     from kleash.training.progress import Progress
     from kleash.training.toml import load_config
 
@@ -69,9 +70,10 @@ def train(
     try:
         with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a reward prints is no part of the JSON
             run = start(checked, resume=resume, loosen=loosen, force=force, check_only=check_only, progress=progress)
-    except KeyboardInterrupt:
-        typer.echo(_stopped(checked.out, shlex.join([str(config), *given])), err=True)
-        raise
+    except KeyboardInterrupt as stop:
+        with suppress(OSError):  # a terminal that was closed hears nothing more
+            typer.echo(_stopped(stop, checked.out, shlex.join([str(config), *given])), err=True)
+        raise typer.Exit(stopped_code(stop)) from None
     if check_only:
         _say(as_json, {"checked": checked.out}, "all checks passed; nothing was trained")
         return
@@ -106,16 +108,22 @@ def demo(
 ) -> None:
     """The leash seen: the embedded tiny model trained without it, with it, and holding a KL target."""
     from kleash.demo.run import run_demo
+    from kleash.training.interrupt import ended_by_signals, stopped_code
 
-    told = run_demo(out, everything=everything, steps=steps, seed=seed, quiet=as_json)
+    try:
+        with ended_by_signals():
+            told = run_demo(out, everything=everything, steps=steps, seed=seed, quiet=as_json)
+    except KeyboardInterrupt as stop:
+        raise typer.Exit(stopped_code(stop)) from None
     if as_json:
         typer.echo(json.dumps(told))
 
 
-def _stopped(out: str, again: str) -> str:
+def _stopped(stop: KeyboardInterrupt, out: str, again: str) -> str:
+    by = str(stop) or "Ctrl-C"
     if not (Path(out) / "events.jsonl").exists():
-        return f"stopped by Ctrl-C before the first step. Start again: kleash train {again}"
-    return f"stopped by Ctrl-C; what was done is in {out}. Go on: kleash train {again} --resume"
+        return f"stopped by {by} before the first step. Start again: kleash train {again}"
+    return f"stopped by {by}; what was done is in {out}. Go on: kleash train {again} --resume"
 
 
 def _say(as_json: bool, told: dict[str, Any], text: str) -> None:

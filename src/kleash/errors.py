@@ -1,4 +1,4 @@
-"""The two ways a command can fail for a reason the user can mend. Standard library only.
+"""The ways a command can fail for a reason the user can mend. Standard library only.
 
 A message is one or two sentences: what was wrong, where, and what would be right.
 """
@@ -20,3 +20,7 @@ class RunError(KleashError, RuntimeError):
     """It could not be done or measured (exit code 2)."""
 
     exit_code = 2
+
+
+class NotFiniteError(RunError):
+    """The policy gives NaN or infinite numbers: its weights are broken, and earlier ones may not be."""

@@ -220,6 +220,9 @@ class Step:
     updates: int | None = metric(
         "Updates taken in the step: epochs × minibatches, or fewer where step_kl_limit ended them."
     )
+    updates_skipped: int | None = metric(
+        "Updates of this step that were not made, for their loss or gradient was not finite; the batch is in the run's bad/."
+    )
     clip_fraction: float | None = metric("Share of counted tokens whose importance ratio the surrogate clipped.")
     ratio_truncations: int | None = metric("Tokens whose prefix importance ratio was truncated in the KL term.")
     value_loss: float | None = metric(

@@ -14,15 +14,14 @@ from tests.training.small import events, settings, steps
 from kleash.errors import RunError
 from kleash.models.load import load
 from kleash.models.spec import Adapter, ModelSpec
-from kleash.records import ControllerState
 from kleash.runlog import Notice, RunEnd
 from kleash.training import checkpoint
 from kleash.training.api import start
-from kleash.training.config import KLSpec
+from kleash.training.run import Run
 from kleash.training.toml import parse_config
 
-KL = KLSpec(target="4 nats/sequence")
-STATE = ControllerState(beta=0.123456789, step=3, transient=-0.1, previous_error=1 / 3, clipped=2, held="why")
+MEMORY = {"controller": {"beta": 0.123456789, "previous_error": 1 / 3, "held": "why"}, "other": [1, None]}
+TENSORS = {"running": {"mean": torch.tensor([1 / 3, float("nan")]), "count": torch.tensor(7)}}
 
 
 def made(directory: Path, adapter: Adapter | None = None) -> tuple[ModelSpec, Any, torch.optim.Optimizer]:
@@ -44,7 +43,7 @@ def move(policy: Any, optimizer: torch.optim.Optimizer, seed: int) -> None:
 
 
 def save(root: Path, step: int, loaded: Any, optimizer: torch.optim.Optimizer) -> Path:
-    return checkpoint.save(root, step, loaded.policy, loaded.tokenizer, optimizer, STATE, KL, {})
+    return checkpoint.save(root, step, loaded.policy, loaded.tokenizer, optimizer, MEMORY, TENSORS)
 
 
 def weights(policy: Any) -> dict[str, torch.Tensor]:
@@ -65,7 +64,9 @@ def test_restored_bitwise(tmp_path, adapter):
     _, other, fresh = made(tmp_path, adapter)
     move(other.policy, fresh, 9)
     restored = checkpoint.restore(path, spec, other.policy, fresh)
-    assert (restored.step, restored.controller) == (5, STATE)
+    assert (restored.step, restored.memory) == (5, MEMORY)
+    assert torch.equal(restored.tensors["running"]["count"], torch.tensor(7))
+    assert restored.tensors["running"]["mean"].isnan().tolist() == [False, True]
     # Python's generator is looked at, not drawn from: the type checks of this test draw from it as well.
     python = json.loads(json.dumps(random.getstate()))
     assert python == json.loads((path / "kleash.json").read_text())["python_random"]
@@ -117,6 +118,15 @@ def test_the_newest_is_the_highest_step(tmp_path):
     path, said = checkpoint.newest(tmp_path / "c")
     assert path is not None
     assert (path.name, said) == ("step-000010", [])
+    path, _ = checkpoint.newest(tmp_path / "c", before=10)
+    assert path is not None
+    assert path.name == "step-000009"
+    save(tmp_path / "c", 999_999, loaded, optimizer)
+    longest = save(tmp_path / "c", 1_000_000, loaded, optimizer)  # comes before 999999 as text
+    assert checkpoint.newest(tmp_path / "c") == (longest, [])
+    (tmp_path / "c").rename(tmp_path / "checkpoints")
+    names = [c.path.name for c in Run(tmp_path).checkpoints]
+    assert names == ["step-000002", "step-000009", "step-000010", "step-999999", "step-1000000"]
 
 
 def test_one_of_another_model_is_refused(tmp_path):

@@ -49,6 +49,7 @@ PPO = {"algorithm__kind": "ppo"}
 TWO = {"use": ["rewards.py:mixed", "rewards.py:even"]}
 UWO = TWO | {"combine": "uwo"}
 IN_REWARD_K2 = {"kind": "in_reward", "estimator": "k2"}
+EACH = {"train__checkpoint_every": 1, "train__steps": 6}
 K3 = {"kl__penalty": {"kind": "in_loss", "estimator": "k3"}}
 
 #: In the words of the small tokenizer.
@@ -122,6 +123,7 @@ TURNS: dict[type, dict[str, Turn]] = {
         "warmup_updates": Turn({"train__warmup_updates": 4}),
         "max_grad_norm": Turn({"train__max_grad_norm": 1e-9}),
         "checkpoint_every": Turn({"train__checkpoint_every": 1}),
+        "keep": Turn(EACH | {"train__keep": 1}, EACH),
         "evaluate_every": Turn({"train__evaluate_every": 1}, HELD_OUT),
         "evaluate_samples": Turn({"train__evaluate_samples": 2}, HELD_OUT),
         "seed": Turn({"train__seed": 1}),

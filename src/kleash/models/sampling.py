@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import ConfigDict
 from torch import Tensor
 
-from kleash.errors import RunError, UsageError
+from kleash.errors import NotFiniteError, UsageError
 from kleash.models.draw import distribution, draw, keyed_noise
 from kleash.models.heads import apply
 from kleash.models.paths import prefill
@@ -178,7 +178,8 @@ def sample(
 
     Raises:
         UsageError: an empty prompt, no prompt, prompt_index that repeats, stop strings without a tokenizer.
-        RunError: logits that are not finite; a model that ignores its cache.
+        NotFiniteError: logits that are not finite.
+        RunError: a model that ignores its cache.
     """
     _check(prompts, prompt_index, group_size, settings, ends)
     head = _widen(policy.head())
@@ -261,7 +262,7 @@ def _next(
         forbidden=tuple(i for i in forbidden if i < head.vocab),
     )
     if not torch.isfinite(logprobs.amax(-1)).all():
-        raise RunError("the policy's logits are not finite (NaN or infinite), so nothing can be sampled from them")
+        raise NotFiniteError("the policy's logits are not finite (NaN, infinite), so nothing can be sampled from them")
     return logprobs
 
 

@@ -6,7 +6,18 @@ from pathlib import Path
 
 from kleash.errors import RunError
 from kleash.records import Prompt, Reading, Step, Target
-from kleash.runlog import Checkpoint, Evaluation, Notice, RunEnd, RunStart, Sample, current, last_of_each_step, read
+from kleash.runlog import (
+    Checkpoint,
+    Evaluation,
+    Notice,
+    Rollback,
+    RunEnd,
+    RunStart,
+    Sample,
+    current,
+    last_of_each_step,
+    read,
+)
 
 Extract = Callable[[Step], float | None]
 
@@ -18,7 +29,7 @@ class Log:
     name: str
     start: RunStart | None
     steps: Sequence[Step]
-    notices: Sequence[Notice]
+    notices: Sequence[Notice | Rollback]
     checkpoints: Sequence[Checkpoint]
     evaluations: Sequence[Evaluation]
     end: RunEnd | None
@@ -60,7 +71,7 @@ def load(run_dir: Path) -> Log:
         name=run_dir.resolve().name,
         start=starts[-1] if starts else None,
         steps=steps,
-        notices=[event for event in events if isinstance(event, Notice)],
+        notices=[event for event in events if isinstance(event, Notice | Rollback)],
         checkpoints=[event for event in events if isinstance(event, Checkpoint)],
         evaluations=[event for event in events if isinstance(event, Evaluation)],
         end=ends[-1] if ends else None,

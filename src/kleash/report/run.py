@@ -8,6 +8,7 @@ from kleash.report import figures, page, samples, words
 from kleash.report.charts import standalone
 from kleash.report.log import Log, load
 from kleash.report.toml import toml
+from kleash.runlog import Notice, Rollback
 
 
 def write_report(run_dir: Path) -> Path:
@@ -47,7 +48,7 @@ def write_charts(run_dir: Path) -> list[Path]:
 
 
 def notices(log: Log) -> list[dict[str, str]]:
-    said = [{"where": place(notice.step), "text": notice.text} for notice in log.notices]
+    said = [{"where": place(notice.step), "text": text(notice)} for notice in log.notices]
     held = [step for step in log.steps if step.controller_held]
     if held:
         last = held[-1]
@@ -58,6 +59,15 @@ def notices(log: Log) -> list[dict[str, str]]:
     if unscored:
         said.append({"where": "all steps", "text": f"{unscored} samples got no score; they left the loss."})
     return said
+
+
+def text(notice: Notice | Rollback) -> str:
+    if isinstance(notice, Notice):
+        return notice.text
+    return (
+        f"{notice.why}: from step {notice.from_step} the run went back to here (rollback {notice.number}); the "
+        f"learning rate is {notice.learning_rate:g} from here on"
+    )
 
 
 def again(log: Log) -> str:

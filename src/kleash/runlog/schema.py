@@ -90,6 +90,32 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rollback:
+    """The policy was broken at `from_step`, and the run went back: `step` is computed next, all later records are void.
+
+    why: what was not finite; learning_rate: the lower one it goes on with; number: how many there were, this included.
+    """
+
+    step: int
+    from_step: int
+    why: str
+    learning_rate: float
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceChange:
+    """From `step` on, the KL is measured from another reference. kind: "forced" on a resume that was asked to.
+
+    fingerprint: of the new one, as in RunStart.
+    """
+
+    step: int
+    kind: str
+    fingerprint: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd:
     """The run is over. reason: "finished", "interrupted", or why it stopped; step: steps done."""
 
@@ -111,7 +137,7 @@ class Sample:
     truncated: bool | None = None
 
 
-Event = RunStart | Step | Evaluation | Checkpoint | Notice | Resume | RunEnd | Sample
+Event = RunStart | Step | Evaluation | Checkpoint | Notice | Resume | Rollback | ReferenceChange | RunEnd | Sample
 
 EVENTS: dict[str, type[Event]] = {
     "run_start": RunStart,
@@ -120,6 +146,8 @@ EVENTS: dict[str, type[Event]] = {
     "checkpoint": Checkpoint,
     "notice": Notice,
     "resume": Resume,
+    "rollback": Rollback,
+    "reference_change": ReferenceChange,
     "run_end": RunEnd,
     "sample": Sample,
 }
@@ -166,12 +194,12 @@ def from_json(line: str | bytes) -> Event | None:
 def current(events: Iterable[Event]) -> list[Event]:
     """The events of the line that led to the present: what a later resume made void is left out.
 
-    Resume(step=k) voids steps, notices and samples numbered k or more, checkpoints and evaluations after k. Of steps
-    logged twice even so, the last counts.
+    Resume(step=k) voids steps, notices and samples numbered k or more, checkpoints and evaluations after k, and so does
+    Rollback(step=k). Of steps logged twice even so, the last counts.
     """
     kept: list[Event] = []
     for event in events:
-        if isinstance(event, Resume):
+        if isinstance(event, Resume | Rollback):
             kept = [earlier for earlier in kept if not _void(earlier, event.step)]
         kept.append(event)
     last = {event.step: i for i, event in enumerate(kept) if isinstance(event, Step)}

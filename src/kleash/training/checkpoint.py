@@ -1,14 +1,16 @@
 """Checkpoints: complete or absent. A Hugging Face checkpoint, plus all that is needed to go on bit for bit.
 
 Everything is written into a hidden directory, flushed to disk, and appears under its name by one atomic rename. A
-list of file sizes inside tells a checkpoint that was cut short afterwards (a full disk, a broken copy).
+list of file sizes inside tells a checkpoint that was cut short afterwards (a full disk, a broken copy). What the parts
+of a run remember is handed in as plain values and tensors (`kleash.training.memory`); nothing here knows what it is.
 """
 
 import json
 import os
 import random
 import shutil
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,20 +22,17 @@ from kleash.errors import RunError
 from kleash.models.load import load
 from kleash.models.policy import Policy
 from kleash.models.spec import ModelSpec
-from kleash.records import ControllerState
-from kleash.training.config import KLSpec
-from kleash.training.loosening import leash
+from kleash.training import shelf
 
 OPTIMIZER, RANDOM, STATE = "optimizer.safetensors", "random.safetensors", "kleash.json"
 
 
 class Restored(NamedTuple):
-    """What a checkpoint says besides weights: steps done, its leash, and the states of beta and of the shapes."""
+    """What a checkpoint says besides weights: steps done, and what the parts of the run remember."""
 
     step: int
-    controller: ControllerState
-    leash: dict[str, Any]
-    shaping: dict[str, Any]
+    memory: dict[str, Any]
+    tensors: dict[str, dict[str, torch.Tensor]]
 
 
 def seed_random(seed: int) -> None:
@@ -49,28 +48,31 @@ def save(
     policy: Policy,
     tokenizer: Any,
     optimizer: torch.optim.Optimizer,
-    controller: ControllerState,
-    kl: KLSpec,
-    shaping: dict[str, Any],
+    memory: Mapping[str, Any],
+    tensors: Mapping[str, dict[str, torch.Tensor]],
 ) -> Path:
     """Writes root/step-000100 whole or not at all.
+
+    Args:
+        memory: plain values that JSON holds, by the name of the part that remembers them.
+        tensors: the same for tensors; each goes into a file `name`.safetensors.
 
     Raises:
         RunError: it could not be written (disk full, …); nothing half-written is left, older ones are untouched.
     """
-    final, draft = root / f"step-{step:06d}", root / f".step-{step:06d}.part"
+    final, draft = root / shelf.name(step), shelf.hidden(root, step, shelf.DRAFT)
     try:
-        for left in root.glob(".step-*.part"):  # by a process that was killed here
-            shutil.rmtree(left, ignore_errors=True)
+        shelf.sweep(root)
         draft.mkdir(parents=True)
         policy.save(draft, tokenizer)
         save_file(_optimizer_tensors(policy, optimizer), draft / OPTIMIZER)
         save_file(_random_tensors(), draft / RANDOM)
+        for part, values in tensors.items():
+            save_file(values, draft / f"{part}.safetensors")
         state = {
             "step": step,
-            "controller": asdict(controller),
-            "leash": leash(kl),
-            "shaping": shaping,
+            "memory": dict(memory),
+            "tensors": list(tensors),
             "python_random": random.getstate(),
             "numpy_random": _numpy_state(),
             "files": {f.relative_to(draft).as_posix(): f.stat().st_size for f in _files(draft)},
@@ -78,7 +80,8 @@ def save(
         (draft / STATE).write_text(json.dumps(state))
         for path in [*draft.rglob("*"), draft]:
             _flush(path)
-        shutil.rmtree(final, ignore_errors=True)  # a void one, from before a resume
+        if final.exists():  # a void one, from before a resume
+            shelf.remove(final)
         os.rename(draft, final)
         _flush(root)
     except Exception as error:
@@ -92,10 +95,13 @@ def save(
     return final
 
 
-def newest(root: Path) -> tuple[Path | None, list[str]]:
-    """The newest complete checkpoint, and a sentence for each newer one that is not."""
+def newest(root: Path, *, before: int | None = None) -> tuple[Path | None, list[str]]:
+    """The newest complete checkpoint, of a step below `before` if given, and a sentence for each passed over."""
     said: list[str] = []
-    for path in sorted(root.glob("step-" + "[0-9]" * 6 + "*"), reverse=True):
+    for path in reversed(shelf.ordered(root)):
+        step = shelf.step_of(path)
+        if step is None or (before is not None and step >= before):
+            continue
         fault = _fault(path)
         if fault is None:
             return path, said
@@ -127,7 +133,18 @@ def restore(path: Path, spec: ModelSpec, policy: Policy, optimizer: torch.optim.
     np.random.set_state(tuple(state["numpy_random"]))
     version, internal, gauss = state["python_random"]
     random.setstate((version, tuple(internal), gauss))
-    return Restored(state["step"], ControllerState(**state["controller"]), state["leash"], state["shaping"])
+    memory = state["memory"]
+    return Restored(state["step"], memory, {part: load_file(path / f"{part}.safetensors") for part in state["tensors"]})
+
+
+def restart(spec: ModelSpec, seed: int, policy: Policy, optimizer: torch.optim.Optimizer) -> None:
+    """Puts the policy back to where the run began: its weights as loaded, no optimizer state, seeded generators."""
+    start = dict(load(spec, seed=seed).policy.named_parameters())
+    with torch.no_grad():
+        for name, parameter in _trained(policy).items():
+            parameter.copy_(start[name])
+    optimizer.state.clear()
+    seed_random(seed)
 
 
 def _fault(path: Path) -> str | None:

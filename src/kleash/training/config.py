@@ -175,7 +175,8 @@ class TrainSpec:
     """[train]: how long, how much a step, and how each update moves.
 
     learning_rate: left out, 1e-5 for full fine-tuning and 1e-4 for an adapter. groups_per_pass: prompt groups that
-    go through the model together; left out, all of them. checkpoint_every: steps between checkpoints.
+    go through the model together; left out, all of them. checkpoint_every: steps between checkpoints. keep: how many
+    of the newest stay, beside the best, the last good one and those that other runs started from; or "all".
     evaluate_every: steps between evaluations on data.held_out; left out, at every checkpoint. evaluate_samples: of
     each held-out prompt, or "greedy".
     """
@@ -197,6 +198,7 @@ class TrainSpec:
     warmup_updates: int = 5
     max_grad_norm: float = 1.0
     checkpoint_every: int = 50
+    keep: int | Literal["all"] = 3
     evaluate_every: int | None = None
     evaluate_samples: int | Literal["greedy"] = 1
     seed: int = 0
@@ -206,6 +208,8 @@ class TrainSpec:
         for name in at_least_one:
             if getattr(self, name) < 1:
                 raise UsageError(f"train.{name} = {getattr(self, name)} must be at least 1")
+        if self.keep != "all" and self.keep < 1:
+            raise UsageError(f'train.keep = {self.keep} must be at least 1, or "all"')
         if self.groups_per_pass is not None and self.groups_per_pass < 1:
             raise UsageError(f"train.groups_per_pass = {self.groups_per_pass} must be at least 1")
         self._check_evaluation()

@@ -117,6 +117,7 @@ def update_figures(learned: Learned, penalty: Penalty, rollout: Rollout) -> dict
         "loss": learned.loss,
         "grad_norm": learned.grad_norm,
         "updates": learned.updates,
+        "updates_skipped": len(learned.skipped),
         "clip_fraction": learned.clip_fraction,
         "ratio_truncations": learned.truncations,
         "value_loss": learned.value_loss,
@@ -138,7 +139,7 @@ def price(points: Sequence[tuple[float | None, float | None]]) -> float | None:
 
     Source: envelope theorem dE[r]/dKL = beta at the optimum; Korbak et al. 2022, arXiv 2205.11275.
     """
-    window = [(k, s) for k, s in points[-PRICE_WINDOW:] if k is not None and s is not None]
+    window = [(k, s) for k, s in points[-PRICE_WINDOW:] if k is not None and s is not None and math.isfinite(k)]
     if len(window) < PRICE_WINDOW // 2:
         return None
     kls, scores = zip(*window, strict=True)

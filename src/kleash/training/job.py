@@ -20,6 +20,7 @@ from kleash.training.best import Best
 from kleash.training.config import Config
 from kleash.training.data import Prompts
 from kleash.training.passes import Update
+from kleash.training.recovery import Recovery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,11 @@ class Job:
     @property
     def checkpoints(self) -> Path:
         return self.run_dir / "checkpoints"
+
+    @property
+    def bad(self) -> Path:
+        """Where batches are kept whose update was not finite."""
+        return self.run_dir / "bad"
 
     def encode(self, prompts: list[Any]) -> list[list[int]]:
         """Token ids of prompts, as this model's tokenizer and template have them; see `models.prompts.encode`."""
@@ -70,6 +76,7 @@ class Progressing:
     evaluations: list[Evaluation] = field(default_factory=list)
     best: Best = field(default_factory=Best)
     shaping: ShapeMemory = field(default_factory=ShapeMemory)
+    recovery: Recovery = field(default_factory=Recovery)
 
 
 class Sinks(NamedTuple):

@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kleash.algorithms import CreditsSteps, LimitsSteps, Totals
-from kleash.errors import RunError
 from kleash.kl.estimators import k3
 from kleash.kl.measure import measure
 from kleash.models.policy import Policy
@@ -22,13 +21,14 @@ from kleash.training.passes import Passed, Update, differentiate, observe, spans
 class Learned(NamedTuple):
     """What the updates saw. `look` is the policy *before* them, detached; kl_old is at the last minibatch.
 
-    `updates`: those taken, fewer than epochs × minibatches where the algorithm's step_kl_limit ended them. The last
-    three are None without a critic.
+    `updates`: those taken, fewer than epochs × minibatches where the algorithm's step_kl_limit ended them. `skipped`:
+    those that could not be made; loss and grad_norm are of the others, None if there was none. The figures of a critic
+    are None without one.
     """
 
     look: Look
-    loss: float
-    grad_norm: float
+    loss: float | None
+    grad_norm: float | None
     clip_fraction: float
     truncations: int
     kl_old: Reading | None
@@ -36,6 +36,16 @@ class Learned(NamedTuple):
     value_loss: float | None
     value_clip_fraction: float | None
     explained_variance: float | None
+    skipped: tuple["Skipped", ...] = ()
+
+
+class Skipped(NamedTuple):
+    """An update not made, for its loss or its gradient norm was not finite. Of prompt groups first … last−1."""
+
+    first: int
+    last: int
+    loss: float
+    grad_norm: float
 
 
 def learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, update: Update, *, beta: float) -> Learned:
@@ -43,10 +53,8 @@ def learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, update
 
     With a single update the policy that sampled is the one that is differentiated: its forward is the measurement as
     well, and every ratio is exactly 1. With more, one pass without gradients first records log π_old; an algorithm
-    that credits a step at once is given that pass too (look, credit, loss).
-
-    Raises:
-        RunError: the loss or the gradient is not finite; the weights were not moved by that update.
+    that credits a step at once is given that pass too (look, credit, loss). An update whose loss or gradient is not
+    finite is not made, and is told of.
     """
     algorithm, n = update.algorithm, batch.rollout.n_prompts
     look, batch = _credited(policy, batch, update, beta)
@@ -54,7 +62,8 @@ def learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, update
 
     taken: list[Passed] = []
     norms: list[float] = []
-    tokens, kl_old = 0, None
+    skipped: list[Skipped] = []
+    tokens, kl_old, done = 0, None, None
     for first, last in spans(n, -(-n // algorithm.minibatches)) * algorithm.epochs:
         minibatch = batch.groups(first, last)
         totals = Totals(int(minibatch.scored.sum()), int(minibatch.mask.sum()), update.length, score_std)
@@ -64,21 +73,28 @@ def learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, update
             kl_old = step_size(minibatch.old, done.look.logprobs, minibatch.rollout)
         if kl_old is not None and isinstance(algorithm, LimitsSteps) and algorithm.is_beyond(kl_old):
             break
-        norms.append(_move(policy, optimizer, update.max_grad_norm, done.loss))
-        taken.append(done._replace(look=done.look if look is None else look))
+        norm = float(torch.nn.utils.clip_grad_norm_(policy.trainable(), update.max_grad_norm))
+        if not (math.isfinite(norm) and math.isfinite(done.loss)):
+            skipped.append(Skipped(first, last, done.loss, norm))
+            continue
+        optimizer.step()
+        norms.append(norm)
+        taken.append(done)
         tokens += totals.tokens
-    values = [done.values for done in taken if done.values is not None]
+    assert done is not None, "there is a prompt"
+    values = [one.values for one in taken if one.values is not None]
     return Learned(
-        look=taken[0].look,
-        loss=sum(done.loss for done in taken) / len(taken),
-        grad_norm=max(norms),
-        clip_fraction=sum(done.clipped for done in taken) / max(tokens, 1),
-        truncations=sum(done.truncations for done in taken),
+        look=done.look if look is None else look,
+        loss=sum(one.loss for one in taken) / len(taken) if taken else None,
+        grad_norm=max(norms, default=None),
+        clip_fraction=sum(one.clipped for one in taken) / max(tokens, 1),
+        truncations=sum(one.truncations for one in taken),
         kl_old=kl_old,
         updates=len(taken),
         value_loss=sum(v.loss for v in values) / max(tokens, 1) if values else None,
         value_clip_fraction=sum(v.clipped for v in values) / max(tokens, 1) if values else None,
         explained_variance=_explained(batch),
+        skipped=tuple(skipped),
     )
 
 
@@ -99,17 +115,6 @@ def _explained(batch: Batch) -> float | None:
     if credit is None or credit.values is None or credit.returns is None:
         return None
     return explained_variance(credit.values, credit.returns, batch.mask)
-
-
-def _move(policy: Policy, optimizer: torch.optim.Optimizer, max_norm: float, loss: float) -> float:
-    norm = float(torch.nn.utils.clip_grad_norm_(policy.trainable(), max_norm))
-    if not (math.isfinite(norm) and math.isfinite(loss)):
-        raise RunError(
-            f"the update is not finite (loss {loss:g}, gradient norm {norm:g}); the weights were not moved by it. "
-            "Lower train.learning_rate, or look at the scores of the last samples"
-        )
-    optimizer.step()
-    return norm
 
 
 def step_size(old: Float[Tensor, "B T"], new: Float[Tensor, "B T"], rollout: Rollout) -> Reading:

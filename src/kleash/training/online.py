@@ -14,20 +14,23 @@ from functools import partial
 
 import torch
 
-from kleash.errors import RunError
+from kleash.errors import NotFiniteError, RunError
 from kleash.models.counting import TokenCounter
 from kleash.records import Step
 from kleash.runlog.schema import Checkpoint, RunEnd, Sample
-from kleash.training import checkpoint
+from kleash.training import checkpoint, shelf
+from kleash.training.bad import keep_bad
 from kleash.training.best import merit
 from kleash.training.collect import Clock, collect
 from kleash.training.evaluate import due, evaluate
 from kleash.training.gauges import Collected, controller_figures, gauge, update_figures
-from kleash.training.interrupt import stop_asked
+from kleash.training.interrupt import SignalledError, stop_asked
 from kleash.training.job import Job, Progressing, Sinks
 from kleash.training.learn import learn, step_size
+from kleash.training.memory import remembered
 from kleash.training.passes import observe
 from kleash.training.progress import evaluation_line
+from kleash.training.rollback import go_back, last_good
 
 #: Every so many steps with a single update, one more forward of so many prompts measures how far it went (kl_old).
 STEP_SIZE_EVERY, STEP_SIZE_PROMPTS = 10, 8
@@ -38,29 +41,26 @@ SAMPLES_LOGGED = 64
 def train(job: Job, state: Progressing, sinks: Sinks) -> None:
     """Steps until the last, then one more measurement of the finished policy.
 
-    The first Ctrl-C ends the run after the step in progress, with a checkpoint; a second one ends it at once. A
-    step that fails before its first update ends it with a checkpoint of the weights, which it had not yet moved.
+    The first Ctrl-C, SIGTERM or SIGHUP ends the run after the step in progress, with a checkpoint; a second one ends it
+    at once. A step that fails before its first update ends it with a checkpoint of the weights, which it had not yet
+    moved. A policy that no longer gives finite updates goes back to the last good checkpoint (`recovery`).
 
     Raises:
-        RunError: the reward failed, the update is not finite, or a checkpoint could not be written.
-        KeyboardInterrupt: after Ctrl-C.
+        RunError: the reward failed, updates stay not finite, or a checkpoint could not be written.
+        KeyboardInterrupt: after Ctrl-C, and as SignalledError after another signal.
     """
     total, every = job.config.train.steps, job.config.train.checkpoint_every
     counter = TokenCounter(job.loaded.policy, job.reference.policy)
     moving = job.optimizer.register_step_pre_hook(lambda *_: setattr(state, "unmoved", False))
     try:
         with stop_asked() as asked:
-            if due(job, state.step) and all(done.step != state.step for done in state.evaluations):
-                _evaluate(job, state, sinks, counter)
-            while state.step < total:
-                _take_step(job, state, sinks, counter)
-                if due(job, state.step):
-                    _evaluate(job, state, sinks, counter)
-                if state.step % every == 0 or state.step == total or asked():
+            _evaluate(job, state, sinks, counter)
+            while not _go_on(job, state, sinks, counter):
+                whole = state.step % every == 0 and not state.recovery.in_a_row
+                if state.step > state.saved and (whole or state.step == total or asked()):
                     _save(job, state, sinks)
-                if asked():
-                    raise KeyboardInterrupt
-            _measure_only(job, state, sinks, counter)
+                if stop := asked():
+                    raise stop
         sinks.events.write(RunEnd(reason="finished", step=state.step))
     except BaseException as error:
         _end_badly(job, state, sinks, error)
@@ -70,14 +70,36 @@ def train(job: Job, state: Progressing, sinks: Sinks) -> None:
         counter.close()
 
 
+def _go_on(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> bool:
+    """One step, or after the last of them the measurement that ends the run: True. Goes back where it has to."""
+    try:
+        if state.step == job.config.train.steps:
+            _measure_only(job, state, sinks, counter)
+            return True
+        _take_step(job, state, sinks, counter)
+        _evaluate(job, state, sinks, counter)
+        row = state.recovery.in_a_row
+        why = f"updates were not finite in {row} steps in a row" if state.recovery.due else None
+    except NotFiniteError as error:
+        why = str(error)
+    if why:
+        go_back(job, state, sinks, why)
+        if state.step:  # the same weights once more, now with the lower rate: a run killed from here on goes on with it
+            _save(job, state, sinks)
+    return False
+
+
 def _end_badly(job: Job, state: Progressing, sinks: Sinks, error: BaseException) -> None:
     """Saves what is whole and logs why the run ended. What fails here is said; the first error is the one raised."""
     try:
-        if state.unmoved and state.step > state.saved:
+        broken = state.recovery.in_a_row or isinstance(error, NotFiniteError)
+        if state.unmoved and state.step > state.saved and not broken:
             _save(job, state, sinks)
     except RunError as second:
         sinks.say(str(second))
-    reason = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+    reason = f"{type(error).__name__}: {error}"
+    if isinstance(error, KeyboardInterrupt):
+        reason = f"interrupted by {error}" if isinstance(error, SignalledError) else "interrupted"
     with suppress(RunError):  # a full disk holds no reason either; the report calls such a run unfinished
         sinks.events.write(RunEnd(reason=reason, step=state.step))
 
@@ -86,7 +108,7 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
     clock, settings, began = Clock(counter), job.config, time.perf_counter()
     collected, batch = collect(job, state, clock)
     beta = state.controller.beta
-    rate = _warm(job.learning_rate, state.step, job)
+    rate = _warm(job.learning_rate * state.recovery.rate_factor, state.step, job)
     for group in job.optimizer.param_groups:
         group["lr"] = rate
     with clock.phase("update"):
@@ -114,14 +136,20 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
         tokens_per_second=int(batch.rollout.mask.sum()) / seconds["total"],
     )
     _tell(state, record, collected, learned.look.kl, sinks, settings.train.steps)
+    if learned.skipped:
+        text = keep_bad(job.bad, state.step, beta, collected, batch, learned)
+        sinks.notice("update_skipped", text, state.step)
     if controller.held and controller.held != state.controller.held:
         sinks.notice("controller_held", f"beta stays at {beta:.4g}: {controller.held}", state.step)
     state.controller, state.shaping = controller, collected.shaped.memory
     state.step, state.unmoved = state.step + 1, True
+    state.recovery = state.recovery.after(len(learned.skipped))
 
 
 def _evaluate(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> None:
-    """Before the checkpoint of the same step, which is chosen by it."""
+    """Where one is due and not there yet: before the checkpoint of the same step, which is chosen by it."""
+    if not due(job, state.step) or any(done.step == state.step for done in state.evaluations):
+        return
     done = evaluate(job, state.step, counter)
     state.evaluations.append(done)
     sinks.events.write(done)
@@ -172,13 +200,18 @@ def _tell(
 
 def _save(job: Job, state: Progressing, sinks: Sinks) -> None:
     state.saved = state.step
-    loaded, kl = job.loaded, job.config.kl
-    shaping = state.shaping.plain()
+    memory, tensors = remembered(job, state)
     path = checkpoint.save(
-        job.checkpoints, state.step, loaded.policy, loaded.tokenizer, job.optimizer, state.controller, kl, shaping
+        job.checkpoints, state.step, job.loaded.policy, job.loaded.tokenizer, job.optimizer, memory, tensors
     )
     last = state.history[-1]
     name = path.relative_to(job.run_dir).as_posix()
     sinks.events.write(Checkpoint(step=state.step, path=name, score=last.score, kl_ref=last.kl_ref))
-    score = merit(state.history, state.evaluations, held_out=job.held_out is not None)
-    state.best = state.best.consider(job.run_dir, path, score, partial(sinks.notice, "no_best_link"))
+    if not state.recovery.in_a_row:
+        score = merit(state.history, state.evaluations, held_out=job.held_out is not None)
+        state.best = state.best.consider(job.run_dir, path, score, partial(sinks.notice, "no_best_link"))
+    wanted = {state.best.path or "", shelf.name(last_good(job.checkpoints, state.step, state.recovery) or 0)}
+    try:
+        shelf.prune(job.checkpoints, job.config.train.keep, wanted)
+    except OSError as error:
+        sinks.notice("checkpoint_stays", f"an old checkpoint could not be taken away: {error}", state.step)

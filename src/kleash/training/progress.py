@@ -4,7 +4,8 @@ Everything a model or a prompt wrote is shown as plain text: no markup, no contr
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -49,22 +50,32 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live:
-            self._live.stop()
+            with _unheard():
+                self._live.stop()
 
     def update(self, step: Step, sample: Sample | None, total_steps: int) -> None:
         """Show this step; `sample` is one of its completions, as (prompt, completion, score)."""
         self._history.add(step)
-        if self._live:
-            self._live.update(panel(step, sample, total_steps, self._history))
-        else:
-            self._print(plain_line(step, total_steps))
+        with _unheard():
+            if self._live:
+                self._live.update(panel(step, sample, total_steps, self._history))
+            else:
+                self._print(plain_line(step, total_steps))
 
     def notice(self, text: str) -> None:
         """A sentence for the user, kept above the live panel."""
-        self._print(printable(text))
+        with _unheard():
+            self._print(printable(text))
 
     def _print(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """A closed terminal or pipe ends no run: all that is shown is in the log. (rich exits where a pipe is closed.)"""
+    with suppress(OSError, SystemExit):
+        yield
 
 
 @dataclass(slots=True)

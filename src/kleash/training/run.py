@@ -9,9 +9,10 @@ from kleash.records import Step
 from kleash.report.run import write_report
 from kleash.runlog.jsonl import read
 from kleash.runlog.schema import Event, RunEnd, current, last_of_each_step
+from kleash.training import shelf
 
 #: What a checkpoint holds beside the model itself.
-TRAINING_FILES = ("optimizer.safetensors", "random.safetensors", "critic.safetensors", "kleash.json")
+TRAINING_FILES = ("optimizer.safetensors", "random.safetensors", "critic.safetensors", "kleash.json", shelf.PINS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Run:
     @property
     def checkpoints(self) -> list[Saved]:
         """Oldest first."""
-        return [Saved(path) for path in sorted((self.path / "checkpoints").glob("step-*"))]
+        return [Saved(path) for path in shelf.ordered(self.path / "checkpoints")]
 
     @property
     def best(self) -> Saved:

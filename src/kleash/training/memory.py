@@ -1,0 +1,34 @@
+"""What the parts of a run remember between steps, as a checkpoint holds it: one entry for each part."""
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from kleash.records import ControllerState
+from kleash.rewards.chain import ShapeMemory
+from kleash.training.checkpoint import Restored
+from kleash.training.job import Job, Progressing
+from kleash.training.loosening import leash
+from kleash.training.recovery import Recovery
+
+
+def remembered(job: Job, state: Progressing) -> tuple[dict[str, Any], dict[str, dict[str, torch.Tensor]]]:
+    """Plain values and tensors, by part: what `kleash.training.checkpoint.save` writes beside the weights."""
+    plain = {
+        "controller": asdict(state.controller),
+        "leash": leash(job.config.kl),
+        "shaping": state.shaping.plain(),
+        "recovery": {"learning_rate": job.learning_rate, "state": asdict(state.recovery)},
+    }
+    return plain, {}
+
+
+def recall(job: Job, state: Progressing, restored: Restored) -> None:
+    """Puts what was remembered back, as it was. A changed config is not looked at here."""
+    state.controller = ControllerState(**restored.memory["controller"])
+    state.shaping = ShapeMemory.of(restored.memory["shaping"])
+    recovery = restored.memory["recovery"]
+    # Another learning rate is a person's own answer to what broke: counting starts again.
+    same = recovery["learning_rate"] == job.learning_rate
+    state.recovery = Recovery(**recovery["state"]) if same else Recovery()

@@ -1,0 +1,62 @@
+"""Back to the last good checkpoint, with a lower learning rate. Killed in between, a run comes to the same again."""
+
+from pathlib import Path
+
+from kleash.errors import NotFiniteError
+from kleash.rewards.chain import ShapeMemory
+from kleash.runlog.schema import Rollback
+from kleash.training import checkpoint, shelf
+from kleash.training.best import Best
+from kleash.training.job import Job, Progressing, Sinks
+from kleash.training.memory import recall
+from kleash.training.recovery import MOST_ROLLBACKS, Recovery
+
+
+def last_good(root: Path, step: int, recovery: Recovery) -> int | None:
+    """The step of the newest checkpoint known to be good, when `step` is computed next; None without one."""
+    path, _ = checkpoint.newest(root, before=recovery.first_bad(step))
+    return None if path is None else shelf.step_of(path)
+
+
+def go_back(job: Job, state: Progressing, sinks: Sinks, why: str) -> None:
+    """Puts the run back to its last good checkpoint, or to its start. Later checkpoints go, later records are void.
+
+    Whoever calls saves the state afterwards, so that a run that is killed from then on keeps its lower rate.
+
+    Raises:
+        NotFiniteError: the run has gone back too often, or was broken from its first update on.
+    """
+    broken, step = state.step, _way_back(job, state, why)
+    for path in shelf.ordered(job.checkpoints):
+        if (shelf.step_of(path) or 0) > step:
+            shelf.remove(path)
+    recovery, config = state.recovery.gone_back(), job.config
+    if step == 0:
+        checkpoint.restart(config.model, config.train.seed, job.loaded.policy, job.optimizer)
+        state.controller, state.shaping = job.controller.init(config.kl.first_beta), ShapeMemory()
+    else:
+        path = job.checkpoints / shelf.name(step)
+        recall(job, state, checkpoint.restore(path, config.model, job.loaded.policy, job.optimizer))
+    state.step, state.saved, state.recovery, state.unmoved = step, 0, recovery, True
+    state.history = [record for record in state.history if record.step < step]
+    state.evaluations = [done for done in state.evaluations if done.step <= step]
+    if state.best.path is not None and not (job.checkpoints / state.best.path).exists():
+        state.best = Best()
+    rate = job.learning_rate * recovery.rate_factor
+    sinks.say(f"{why}: going back to step {step}, the learning rate is {rate:g} from there on")
+    for writer in (sinks.events, sinks.samples):
+        writer.write(Rollback(step=step, from_step=broken, why=why, learning_rate=rate, number=recovery.rollbacks))
+
+
+def _way_back(job: Job, state: Progressing, why: str) -> int:
+    """The step to go back to: that of the last good checkpoint, or 0, the start of the run."""
+    advice = (
+        f"Look at the batches in {job.bad}; set train.learning_rate or train.max_grad_norm lower, and go on with "
+        "--resume"
+    )
+    if state.recovery.rollbacks >= MOST_ROLLBACKS:
+        rate = job.learning_rate * state.recovery.rate_factor
+        raise NotFiniteError(f"{why}, after going back {MOST_ROLLBACKS} times, at learning rate {rate:g}. {advice}")
+    if state.recovery.first_bad(state.step) == 0:
+        raise NotFiniteError(f"{why}, and no finite update was ever made, so there is nothing to go back to. {advice}")
+    return last_good(job.checkpoints, state.step, state.recovery) or 0
