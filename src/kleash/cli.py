@@ -108,11 +108,10 @@ def demo(
 ) -> None:
     """The leash seen: the embedded tiny model trained without it, with it, and holding a KL target."""
     from kleash.demo.run import run_demo
-    from kleash.training.interrupt import ended_by_signals, stopped_code
+    from kleash.training.interrupt import stopped_code
 
     try:
-        with ended_by_signals():
-            told = run_demo(out, everything=everything, steps=steps, seed=seed, quiet=as_json)
+        told = run_demo(out, everything=everything, steps=steps, seed=seed, quiet=as_json)
     except KeyboardInterrupt as stop:
         raise typer.Exit(stopped_code(stop)) from None
     if as_json:

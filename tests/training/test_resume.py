@@ -1,7 +1,6 @@
 """A run that is killed and resumed ends with the same weights and the same records as one that was left alone."""
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -107,43 +106,6 @@ def wait_for(seen: Any, process: subprocess.Popen[str]) -> None:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
         time.sleep(0.005)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
-def test_killed_at_random_moments(tmp_path, lora):
-    """kill -9 of the real process, three times in a row at random moments, one of them inside a checkpoint."""
-    changes = (LORA if lora else {}) | {
-        "train__steps": 20,
-        "train__checkpoint_every": 3,
-        "rewards": [{"use": f"{tmp_path / 'rewards.py'}:chance"}],
-    }
-    path = toml(tmp_path, **changes)
-    assert kleash("train", str(path), f"out={tmp_path / 'whole'}").wait() == 0
-    run = tmp_path / "run"
-    chance = random.Random(5)
-
-    def killed(seen: Any, resume: bool) -> None:
-        process = kleash("train", str(path), *(["--resume"] if resume else []))
-        wait_for(seen, process)
-        process.kill()
-        process.communicate()
-
-    def writing() -> bool:
-        return any((run / "checkpoints").glob(".step-*.part"))
-
-    def later(steps_more: int) -> Any:
-        done = len(steps(run)) if (run / "events.jsonl").exists() else 0
-        wanted = done + steps_more
-        return lambda: (run / "events.jsonl").exists() and len(steps(run)) >= wanted
-
-    killed(later(chance.randint(1, 4)), resume=False)
-    killed(writing, resume=True)
-    time.sleep(chance.random() / 10)
-    killed(later(1), resume=True)
-    assert kleash("train", str(path), "--resume").wait() == 0
-    same_run(tmp_path / "whole", run)
-    assert not list((run / "checkpoints").glob(".*"))
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
@@ -14,6 +14,7 @@ from kleash.errors import RunError
 from kleash.records import Step
 from kleash.report.toml import toml
 from kleash.runlog import last_of_each_step, read
+from kleash.training.interrupt import ended_by_signals
 
 #: One thread each: two runs that both want every core wait for each other at every kernel, many times slower.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -55,13 +56,13 @@ def train_all(runs: Sequence[Planned], heard: Heard, *, at_once: int, header: st
     """Trains all of them, at most `at_once` at a time, and returns when the last is done.
 
     Beside each run's directory lie its config (`.toml`, with `header` on top) and what it printed (`.txt`). Whatever
-    ends this call early, Ctrl-C among it, ends the runs too.
+    ends this call early, Ctrl-C, SIGTERM and SIGHUP among it, ends the runs too.
 
     Raises:
         RunError: a run failed; the others are ended. The message has its last words.
     """
     waiting = list(runs)
-    with _ended_with_us() as going:
+    with ended_by_signals(), _ended_with_us() as going:
         while waiting or going:
             while waiting and len(going) < at_once:
                 run = waiting.pop(0)
@@ -117,10 +118,12 @@ def _ended_with_us() -> Iterator[list[_Going]]:
     finally:
         for each in going:
             each.process.terminate()
-        for each in going:
-            try:
-                each.process.wait(GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
+        try:
+            for each in going:
+                with suppress(subprocess.TimeoutExpired):
+                    each.process.wait(GRACE_SECONDS)
+        finally:  # also when a second signal comes meanwhile
+            for each in going:
                 each.process.kill()
                 each.process.wait()
 
