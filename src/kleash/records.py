@@ -190,6 +190,12 @@ class Step:
     score_length_correlation: float | None = metric(
         "Pearson correlation of the raw total score with the counted tokens, over the step's samples."
     )
+    tail: dict[str, float] = field(
+        default_factory=dict,
+        metadata={
+            "doc": "Upper tail of the trained-on score under the reference, measured once, in the step with the 256th score at a kl_ref of at most 0.1: Hill's `index` with its 95 % interval (`low`, `high`), `p` of one as large if the tail were exponential, `n` scores."
+        },
+    )
     unscored: int = field(
         default=0,
         metadata={

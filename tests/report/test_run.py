@@ -182,11 +182,21 @@ def test_unmeasured_is_a_gap_never_zero(tmp_path: Path) -> None:
 
 def test_a_run_that_measured_nothing_still_has_a_report(tmp_path: Path) -> None:
     nothing = {name: None for name in step(0, 9).__dataclass_fields__ if name not in ("step", "beta")}
-    tables = ("scores", "scores_std", "scores_shaped", "scores_clipped", "disagreement", "seconds", "tokens_forward")
+    tables = ["scores", "scores_std", "scores_shaped", "scores_clipped", "disagreement", "tail", "seconds"]
+    tables.append("tokens_forward")
     blank = nothing | {name: {} for name in tables} | {"unscored": 0}
     write_run(tmp_path, [step(0, 9, **blank)])
     text = Seen(write_report(tmp_path).read_text()).text
     assert "KL was not measured." in text and "The score was not measured." in text
+
+
+def test_a_shaped_score_has_a_chart_of_its_own(tmp_path: Path) -> None:
+    def titles(folder: str, **more: float) -> list[str]:
+        log = log_of(tmp_path / folder, 6, **more)
+        return [chart.title for _, _, drawn in groups(log) for chart in drawn]
+
+    assert "Shaped score" not in titles("raw")
+    assert "Shaped score" in titles("shaped", score_shaped=0.5)
 
 
 def test_means_of_stretches_leave_out_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,12 @@ def reward(steps: Steps) -> list[Chart]:
     series = [Series(name="total", y=steps.column(lambda step: step.score))]
     if len(names) > 1:
         series += [Series(name=name, y=steps.column(lambda s, n=name: s.scores.get(n)), faint=True) for name in names]
-    return [Chart(title="Score", unit="mean over samples", x=steps.x, series=series, note=steps.note.strip())]
+    score = Chart(title="Score", unit="mean over samples", x=steps.x, series=series, note=steps.note.strip())
+    shaped = [Series(name="shaped", y=steps.column(lambda step: step.score_shaped))]
+    if all(value is None for value in shaped[0].y):
+        return [score]
+    note = "The total after the rewards' shapes: what the policy is trained on." + steps.note
+    return [score, Chart(title="Shaped score", unit="mean over samples", x=steps.x, series=shaped, note=note)]
 
 
 def held_out(log: Log) -> list[Chart]:

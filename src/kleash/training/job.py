@@ -21,6 +21,7 @@ from kleash.training.config import Config
 from kleash.training.data import Prompts
 from kleash.training.passes import Update
 from kleash.training.recovery import Recovery
+from kleash.training.tailwatch import TailWatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,7 @@ class Progressing:
     best: Best = field(default_factory=Best)
     shaping: ShapeMemory = field(default_factory=ShapeMemory)
     recovery: Recovery = field(default_factory=Recovery)
+    tail: TailWatch = field(default_factory=TailWatch)
 
 
 class Sinks(NamedTuple):

@@ -11,6 +11,7 @@ from kleash.training.checkpoint import Restored
 from kleash.training.job import Job, Progressing
 from kleash.training.loosening import leash
 from kleash.training.recovery import Recovery
+from kleash.training.tailwatch import TailWatch
 
 
 def remembered(job: Job, state: Progressing) -> tuple[dict[str, Any], dict[str, dict[str, torch.Tensor]]]:
@@ -19,6 +20,7 @@ def remembered(job: Job, state: Progressing) -> tuple[dict[str, Any], dict[str, 
         "controller": asdict(state.controller),
         "leash": leash(job.config.kl),
         "shaping": state.shaping.plain(),
+        "tail": state.tail.plain(),
         "recovery": {"learning_rate": job.learning_rate, "state": asdict(state.recovery)},
     }
     return plain, {}
@@ -28,6 +30,7 @@ def recall(job: Job, state: Progressing, restored: Restored) -> None:
     """Puts what was remembered back, as it was. A changed config is not looked at here."""
     state.controller = ControllerState(**restored.memory["controller"])
     state.shaping = ShapeMemory.of(restored.memory["shaping"])
+    state.tail = TailWatch.of(restored.memory["tail"])
     recovery = restored.memory["recovery"]
     # Another learning rate is a person's own answer to what broke: counting starts again.
     same = recovery["learning_rate"] == job.learning_rate

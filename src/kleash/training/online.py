@@ -31,6 +31,7 @@ from kleash.training.memory import remembered
 from kleash.training.passes import observe
 from kleash.training.progress import evaluation_line
 from kleash.training.rollback import go_back, last_good
+from kleash.training.tailwatch import watch_tail
 
 #: Every so many steps with a single update, one more forward of so many prompts measures how far it went (kl_old).
 STEP_SIZE_EVERY, STEP_SIZE_PROMPTS = 10, 8
@@ -122,6 +123,7 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
 
     target = settings.kl.target_at(state.step)
     record = gauge(state.step, beta, target, collected, learned.look, state.history)
+    tail = watch_tail(state.tail, record, collected.shaped.scored.total)
     reading = record.kl_ref_token if target is not None and target.unit == "nats/token" else record.kl_ref
     controller = job.controller.update(state.controller, reading, target)
     seconds = clock.seconds | {"total": time.perf_counter() - began}
@@ -129,6 +131,7 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
         record,
         **update_figures(learned, job.update.penalty, batch.rollout),
         **controller_figures(controller),
+        tail=tail.figures,
         kl_old=kl_old,
         learning_rate=rate,
         seconds={name: round(s, 4) for name, s in seconds.items()},
@@ -141,7 +144,9 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
         sinks.notice("update_skipped", text, state.step)
     if controller.held and controller.held != state.controller.held:
         sinks.notice("controller_held", f"beta stays at {beta:.4g}: {controller.held}", state.step)
-    state.controller, state.shaping = controller, collected.shaped.memory
+    if tail.warning:
+        sinks.notice("heavy_tail", tail.warning, state.step)
+    state.controller, state.shaping, state.tail = controller, collected.shaped.memory, tail.watch
     state.step, state.unmoved = state.step + 1, True
     state.recovery = state.recovery.after(len(learned.skipped))
 

@@ -10,6 +10,7 @@ from kleash.training.best import Best
 from kleash.training.job import Job, Progressing, Sinks
 from kleash.training.memory import recall
 from kleash.training.recovery import MOST_ROLLBACKS, Recovery
+from kleash.training.tailwatch import TailWatch
 
 
 def last_good(root: Path, step: int, recovery: Recovery) -> int | None:
@@ -34,6 +35,7 @@ def go_back(job: Job, state: Progressing, sinks: Sinks, why: str) -> None:
     if step == 0:
         checkpoint.restart(config.model, config.train.seed, job.loaded.policy, job.optimizer)
         state.controller, state.shaping = job.controller.init(config.kl.first_beta), ShapeMemory()
+        state.tail = TailWatch()
     else:
         path = job.checkpoints / shelf.name(step)
         recall(job, state, checkpoint.restore(path, config.model, job.loaded.policy, job.optimizer))
