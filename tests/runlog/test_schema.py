@@ -29,7 +29,7 @@ from kleash.runlog import (
     last_of_each_step,
     to_json,
 )
-from kleash.runlog.schema import EVENTS
+from kleash.runlog.schema import EVENTS, ReferenceChange, Rollback
 
 texts = st.text()
 floats = st.floats()  # with NaN and infinities
@@ -97,6 +97,8 @@ events = st.one_of(
     st.builds(Checkpoint, step=counts, path=texts, score=numbers, kl_ref=st.none() | readings),
     st.builds(Notice, what=texts, text=texts, step=st.none() | counts),
     st.builds(Resume, step=counts, started=st.none() | texts),
+    st.builds(Rollback, **fields_of(Rollback)),
+    st.builds(ReferenceChange, step=counts, kind=texts, fingerprint=objects),
     st.builds(RunEnd, reason=texts, step=counts),
     st.builds(
         Sample,
@@ -140,7 +142,8 @@ def test_round_trip(event: Event):
 
 
 def test_every_kind_of_event_is_tried():
-    assert set(EVENTS.values()) == {RunStart, Step, Evaluation, Checkpoint, Notice, Resume, RunEnd, Sample}
+    ended = {Rollback, ReferenceChange, RunEnd}
+    assert set(EVENTS.values()) == {RunStart, Step, Evaluation, Checkpoint, Notice, Resume, Sample} | ended
 
 
 def test_the_line_of_a_step_as_written():
