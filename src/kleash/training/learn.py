@@ -15,7 +15,7 @@ from kleash.models.policy import Policy
 from kleash.records import Reading
 from kleash.rl.value_losses import explained_variance
 from kleash.tensors import Batch, Look, Rollout
-from kleash.training.passes import Passed, Update, differentiate, observe, spans
+from kleash.training.passes import Passed, Update, differentiate, joined, observe, spans
 
 
 class Learned(NamedTuple):
@@ -84,7 +84,7 @@ def learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, update
     assert done is not None, "there is a prompt"
     values = [one.values for one in taken if one.values is not None]
     return Learned(
-        look=done.look if look is None else look,
+        look=joined([done.look], batch.rollout) if look is None else look,
         loss=sum(one.loss for one in taken) / len(taken) if taken else None,
         grad_norm=max(norms, default=None),
         clip_fraction=sum(one.clipped for one in taken) / max(tokens, 1),

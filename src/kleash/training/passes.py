@@ -53,7 +53,7 @@ def observe(policy: Policy, rollout: Rollout, reference: ReferenceStates | None,
         part = rollout.groups(first, last)
         states = None if reference is None else reference.rows(rollout.rows(first, last), part.mask.shape[1])
         looks.append(policy(part, reference=states, temperature=update.temperature, path=update.path))
-    return _joined(looks, rollout)
+    return joined(looks, rollout)
 
 
 def differentiate(policy: Policy, batch: Batch, update: Update, totals: Totals, beta: float) -> Passed:
@@ -73,7 +73,7 @@ def differentiate(policy: Policy, batch: Batch, update: Update, totals: Totals, 
         clipped, truncations = clipped + term.clipped, truncations + term.truncations
         values += [] if term.values is None else [term.values]
     fit = ValueFigures(sum(v.loss for v in values), sum(v.clipped for v in values)) if values else None
-    return Passed(_joined(looks, batch.rollout), loss, clipped, truncations, fit)
+    return Passed(joined(looks, batch.rollout), loss, clipped, truncations, fit)
 
 
 def spans(n: int, size: int) -> list[tuple[int, int]]:
@@ -91,10 +91,10 @@ def _detached(look: Look) -> Look:
     )
 
 
-def _joined(looks: list[Look], rollout: Rollout) -> Look:
+def joined(looks: list[Look], rollout: Rollout) -> Look:
     """Looks of consecutive parts as one of the whole rollout's shape."""
 
-    def joined(parts: list[Tensor]) -> Tensor:
+    def stacked(parts: list[Tensor]) -> Tensor:
         whole = torch.zeros(rollout.mask.shape, dtype=parts[0].dtype, device=parts[0].device)
         row = 0
         for part in parts:
@@ -107,9 +107,9 @@ def _joined(looks: list[Look], rollout: Rollout) -> Look:
 
     refs, kls, values = list(given("ref")), list(given("kl")), list(given("values"))
     return Look(
-        joined(list(given("logprobs"))),
-        joined(list(given("entropy"))),
-        joined(refs) if refs else None,
-        joined(kls) if kls else None,
-        joined(values) if values else None,
+        stacked(list(given("logprobs"))),
+        stacked(list(given("entropy"))),
+        stacked(refs) if refs else None,
+        stacked(kls) if kls else None,
+        stacked(values) if values else None,
     )
