@@ -19,8 +19,10 @@ from kleash.kl.penalties import PENALTIES
 from kleash.models.spec import Adapter, ModelSpec
 from kleash.rewards.shapes import SHAPES
 from kleash.rewards.spec import RewardSpec
-from kleash.training.config import Config, DataSpec, KLSpec, TrainSpec
+from kleash.training.config import Config, DataSpec
+from kleash.training.kl_config import KLSpec
 from kleash.training.toml import load_config, parse_config
+from kleash.training.train_config import TrainSpec
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -10,7 +10,8 @@ from kleash.beta import PI, Constant, Dual, Linear
 from kleash.errors import UsageError
 from kleash.kl.penalties import Exact, InLoss, NoPenalty
 from kleash.records import ControllerState
-from kleash.training.config import DEFAULT_BETA, DEFAULT_TARGET, Config, KLSpec, TargetStep, resolved
+from kleash.training.config import Config, resolved
+from kleash.training.kl_config import DEFAULT_BETA, DEFAULT_TARGET, KLSpec, TargetStep
 from kleash.training.loosening import continued, leash, loosened
 from kleash.training.toml import dump_config, load_config, parse_config, with_overrides, with_settings
 

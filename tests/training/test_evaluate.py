@@ -20,9 +20,9 @@ from kleash.tensors import Rollout
 from kleash.training import evaluate, online
 from kleash.training.api import start
 from kleash.training.best import merit, within_leash
-from kleash.training.config import TrainSpec
 from kleash.training.progress import evaluation_line
 from kleash.training.toml import parse_config
+from kleash.training.train_config import TrainSpec
 
 HELD_OUT = "t11 t12\nt13\nt8 t9 t10 t14\nt30\nt3 t5\n"  # the last one is trained on as well
 

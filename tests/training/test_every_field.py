@@ -23,8 +23,10 @@ from kleash.records import Reading, Target
 from kleash.rewards.spec import RewardSpec
 from kleash.runlog import Evaluation
 from kleash.training.api import start
-from kleash.training.config import DataSpec, KLSpec, TargetStep, TrainSpec
+from kleash.training.config import DataSpec
+from kleash.training.kl_config import KLSpec, TargetStep
 from kleash.training.toml import parse_config
+from kleash.training.train_config import TrainSpec
 
 
 @dataclass(frozen=True)

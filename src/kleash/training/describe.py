@@ -7,9 +7,9 @@ from kleash.algorithms import OWN_PENALTY
 from kleash.kl.penalties import NoPenalty
 from kleash.models.prompts import unended_turn
 from kleash.records import Target
-from kleash.training.config import DEFAULT_TARGET
 from kleash.training.evaluate import how
 from kleash.training.job import Job
+from kleash.training.kl_config import DEFAULT_TARGET
 
 
 def describe(job: Job) -> list[str]:

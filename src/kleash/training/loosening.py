@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from kleash.records import ControllerState
-from kleash.training.config import KLSpec
+from kleash.training.kl_config import KLSpec
 
 
 def loosened(before: KLSpec, now: KLSpec) -> list[str]:
