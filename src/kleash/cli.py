@@ -80,13 +80,22 @@ def train(
     last = run.steps[-1]
     kl = None if last.kl_ref is None else last.kl_ref.value
     best = str(run.path / "best") if (run.path / "best").exists() else None
-    told = {"run": str(run.path), "best": best, "score": last.score, "kl_ref": kl, "beta": last.beta}
+    told = {
+        "run": str(run.path),
+        "best": best,
+        "score": last.score,
+        "kl_ref": kl,
+        "beta": last.beta,
+        "ended": run.ended,
+    }
     _say(
         as_json,
         told | {"report": str(run.path / "report.html")},
         f"model   {best or run.checkpoints[-1].path}\nlogs    {run.path}/events.jsonl, samples.jsonl\n"
         f"report  {run.path}/report.html",
     )
+    if run.ended == "budget":
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -64,7 +64,7 @@ class Target:
             raise UsageError(f'unit {self.unit!r} is unknown; use "nats/token" or "nats/sequence"')
 
     @classmethod
-    def parse(cls, text: object) -> "Target":
+    def parse(cls, text: object, what: str = "KL target") -> "Target":
         """ "4 nats/sequence" → Target(4.0, "nats/sequence").
 
         Raises:
@@ -73,12 +73,12 @@ class Target:
         match = re.fullmatch(r"\s*([0-9.eE+-]+)\s*nats?\s*(?:/|per)\s*(token|sequence)\s*", str(text))
         if match is None:
             raise UsageError(
-                f'the KL target {text!r} has no unit kleash knows; write it as "4 nats/sequence" or "0.02 nats/token"'
+                f'the {what} {text!r} has no unit kleash knows; write it as "4 nats/sequence" or "0.02 nats/token"'
             )
         try:
             value = float(match[1])
         except ValueError:
-            raise UsageError(f"the KL target {text!r} does not start with a number") from None
+            raise UsageError(f"the {what} {text!r} does not start with a number") from None
         return cls(value, "nats/token" if match[2] == "token" else "nats/sequence")
 
     def __str__(self) -> str:
@@ -157,6 +157,7 @@ class Step:
         "KL(sampler‖policy) per token (k1): disagreement between the sampler's recorded log-probs and the trainer's."
     )
     target: str | None = metric("The KL target in force, with its unit.")
+    budget: str | None = metric("The KL budget in force, with its unit.")
     controller_held: str | None = metric("Why the controller did not use the last reading; empty when it did.")
     beta_clipped: int | None = metric("Updates so far in which beta met one of its bounds.")
     error_clipped: int | None = metric(

@@ -12,15 +12,16 @@ from tests.training.small import OF_THE_MACHINE, events, settings, steps
 from transformers import AutoModelForCausalLM
 
 from kleash.errors import UsageError
-from kleash.records import Reading, Step
+from kleash.records import Reading, Step, Target
 from kleash.report.log import load
 from kleash.report.run import write_report
-from kleash.runlog import Checkpoint, Evaluation, current, read
+from kleash.runlog import Checkpoint, Evaluation, Notice, current, read
 from kleash.tensors import Rollout
 from kleash.training import evaluate, online
 from kleash.training.api import start
 from kleash.training.best import merit, within_leash
 from kleash.training.progress import evaluation_line
+from kleash.training.run import Run
 from kleash.training.toml import parse_config
 from kleash.training.train_config import TrainSpec
 
@@ -211,15 +212,26 @@ def an_evaluation(number: int, score: float | None, kl: float, **changes: Any) -
 def test_merit_is_the_held_out_score_within_the_leash():
     history = [a_step(0, 0.9, 1.0), a_step(1, 0.9, 4.9)]
     own = an_evaluation(2, 0.3, 4.9)
-    assert merit(history, [], held_out=False) == pytest.approx(0.9)
-    assert merit(history, [own], held_out=True) == 0.3
-    assert merit(history, [an_evaluation(1, 0.5, 1.0)], held_out=True) is None, "not of this checkpoint"
-    assert merit(history, [an_evaluation(2, 0.3, 5.1)], held_out=True) is None, "beyond 1.25 × 4 on held-out prompts"
-    assert merit([*history[:1], a_step(1, 0.9, 5.1)], [own], held_out=True) is None, "on the training prompts"
-    assert merit(history, [an_evaluation(2, 0.3, 99.0, greedy=True)], held_out=True) == 0.3
-    assert merit(history, [an_evaluation(2, None, 1.0)], held_out=True) is None
-    assert merit([], [], held_out=False) is None
-    assert within_leash(an_evaluation(2, 0.3, 99.0, target=None))
+    assert merit(history, [], None, held_out=False) == pytest.approx(0.9)
+    assert merit(history, [own], None, held_out=True) == 0.3
+    assert merit(history, [an_evaluation(1, 0.5, 1.0)], None, held_out=True) is None, "not of this checkpoint"
+    assert merit(history, [an_evaluation(2, 0.3, 5.1)], None, held_out=True) is None, (
+        "beyond 1.25 × 4 on held-out prompts"
+    )
+    assert merit([*history[:1], a_step(1, 0.9, 5.1)], [own], None, held_out=True) is None, "on the training prompts"
+    assert merit(history, [an_evaluation(2, 0.3, 99.0, greedy=True)], None, held_out=True) == 0.3
+    assert merit(history, [an_evaluation(2, None, 1.0)], None, held_out=True) is None
+    assert merit([], [], None, held_out=False) is None
+    assert within_leash(an_evaluation(2, 0.3, 99.0, target=None), None)
+
+
+def test_merit_keeps_to_the_budget_on_both_sets_of_prompts():
+    budget, history = Target(3.0, "nats/sequence"), [a_step(0, 0.9, 2.9)]
+    assert merit(history, [], budget, held_out=False) == 0.9
+    assert merit(history, [an_evaluation(1, 0.3, 2.9)], budget, held_out=True) == 0.3
+    assert merit(history, [an_evaluation(1, 0.3, 3.1)], budget, held_out=True) is None
+    assert merit([a_step(0, 0.9, 3.1)], [], budget, held_out=False) is None
+    assert merit(history, [an_evaluation(1, 0.3, 3.1)], Target(9.0, "nats/sequence"), held_out=True) == 0.3
 
 
 def test_best_is_the_checkpoint_with_the_highest_held_out_score(tmp_path):
@@ -294,6 +306,23 @@ def test_changed_held_out_prompts_are_refused_on_resume(tmp_path):
     with pytest.raises(UsageError, match=r"data.held_out: the prompts are not the ones .*: 5 with .* 1 with"):
         start(parse_config(tree), resume=True)
     assert start(parse_config(tree), resume=True, force=True).finished
+
+
+def test_scores_of_other_held_out_prompts_do_not_decide_the_best(tmp_path):
+    """They may be higher for the prompts' sake: the best so far is void, and the next checkpoint is the best of one."""
+    start(parse_config(held(tmp_path, train__steps=2)))
+    run = Run(tmp_path / "run")
+    assert run.best.path.resolve().name == "step-000002"
+    tree = held(tmp_path, train__steps=4)
+    (tmp_path / "held.txt").write_text("t4\n")
+    tree["rewards"] = [{"use": f"{tmp_path / 'rewards.py'}:low"}]
+    with (tmp_path / "rewards.py").open("a") as file:
+        file.write("\ndef low(completions, **columns):\n    return [-9.0] * len(completions)\n")
+    start(parse_config(tree), resume=True, force=True)
+    (void,) = [n for n in events(tmp_path / "run", Notice) if n.what == "best_void"]
+    assert void.text.startswith("2 of the evaluations so far are of other held-out prompts")
+    assert run.best.path.resolve().name == "step-000004"
+    assert len({e.prompts for e in evaluations(tmp_path / "run")}) == 2
 
 
 @pytest.mark.parametrize("given", [{"evaluate_every": 0}, {"evaluate_every": 30}, {"evaluate_every": 75}])

@@ -100,6 +100,7 @@ TURNS: dict[type, dict[str, Turn]] = {
     KLSpec: {
         "penalty": Turn(K3),
         "target": Turn({"kl__target": "3 nats/sequence"}),
+        "budget": Turn(MOVING | {"kl__budget": "0.51 nats/sequence"}, MOVING),
         "beta": Turn({"kl__beta": 0.5}),
         "controller": Turn({"kl__controller": "dual"}),
     },

@@ -15,6 +15,7 @@ STANDALONE_STYLE = """
 svg{background:#fff}.grid{stroke:#e6e6e6;fill:none}.tick{fill:#555;font-size:11px}
 .line{fill:none;stroke:var(--k);stroke-width:1.8}.faint{stroke-width:1;opacity:.6}.band{fill:var(--k);opacity:.16}
 .dot{fill:var(--k)}.target{fill:none;stroke:#b4532a;stroke-width:1.4;stroke-dasharray:5 4}
+.limit{fill:none;stroke:#b4532a;stroke-width:1.4}
 .c1{--k:#17706b}.c2{--k:#c0842b}.c3{--k:#6a5acd}.c4{--k:#b0417a}.c5{--k:#3f7fbf}.c6{--k:#5f8a3a}
 """
 
@@ -39,13 +40,17 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """`target`: a horizontal line per x. `log` holds only if every value is positive. `path`: a phase portrait."""
+    """`target`, `limit`: a level per x, to be met, and not to be passed. `path`: a phase portrait.
+
+    `log` holds only if every value is positive.
+    """
 
     title: str
     unit: str
     x: Sequence[float]
     series: Sequence[Series]
     target: Values | None = None
+    limit: Values | None = None
     log: bool = False
     zero: bool = False
     path: bool = False
@@ -135,7 +140,7 @@ class Frame:
 def frame(chart: Chart) -> Frame:
     drawn = [series for _, series in chart.drawn()]
     xs = measured(*(series.x or chart.x for series in drawn)) or [0.0, 1.0]
-    ys = measured(*(column for s in drawn for column in (s.y, s.low, s.high)), chart.target) or [0.0, 1.0]
+    ys = measured(*(column for s in drawn for column in (s.y, s.low, s.high)), chart.target, chart.limit) or [0.0, 1.0]
     log = chart.log and min(ys) > 0
     across = scale(xs, LEFT, WIDTH - RIGHT) if chart.path else Scale(*span(xs), LEFT, WIDTH - RIGHT)
     return Frame(across, scale(ys, HEIGHT - BOTTOM, TOP, log=log, zero=chart.zero))
@@ -153,8 +158,8 @@ def svg(chart: Chart) -> Markup:
     """The chart as one `<svg>`; colours come from the page's style sheet (classes c1, c2, …)."""
     at = frame(chart)
     parts = [*axes(chart, at)]
-    if chart.target:
-        parts += [polyline(run, "target") for run in runs(at, chart.x, chart.target)]
+    for name, level in (("target", chart.target), ("limit", chart.limit)):
+        parts += [polyline(run, name) for run in runs(at, chart.x, level or [None] * len(chart.x))]
     for colour, series in chart.drawn():
         parts += line(chart, at, series, f"c{colour}")
     title = Markup("<title>{}</title>").format(f"{chart.title}, {chart.unit}" if chart.unit else chart.title)

@@ -56,7 +56,7 @@ def groups(log: Log) -> list[Group]:
 
 
 def kl(log: Log, steps: Steps) -> Chart:
-    """kl_ref with a 95 % band, its 95 % quantile over sequences (or tokens), and the target."""
+    """kl_ref with a 95 % band, its 95 % quantile over sequences (or tokens), the target and the budget."""
 
     def bound(sign: int) -> Extract:
         def at(step: Step) -> float | None:
@@ -80,15 +80,22 @@ def kl(log: Log, steps: Steps) -> Chart:
     )
     tail = Series(name=f"95 % of {what} are below", y=steps.column(q95), faint=True)
     targets = steps.column(lambda step: Target.parse(step.target).value if step.target else None)
+    budgets = steps.column(lambda step: _in_unit(step.budget, unit))
     return Chart(
         title="KL to the reference",
         unit=unit,
         x=steps.x,
         series=[mean_line, tail],
         target=targets if measured(targets) else None,
+        limit=budgets if measured(budgets) else None,
         zero=True,
         note=f"{how}Band: 95 % interval of the mean, clustered by prompt.{steps.note}",
     )
+
+
+def _in_unit(level: str | None, unit: str) -> float | None:
+    read = Target.parse(level) if level else None
+    return read.value if read and read.unit == unit else None
 
 
 def beta(steps: Steps) -> Chart:

@@ -93,6 +93,7 @@ def facts(log: Log) -> list[tuple[str, str]]:
         ("KL penalty", kind(at(config, "kl", "penalty"))),
         ("Controller", kind(at(config, "kl", "controller"))),
         ("Target", log.target),
+        ("Budget", last.budget),
         ("KL at the end", both_units(log)),
         ("Held out", held_out(log)),
         ("Rewards", ", ".join(str(at(reward, "use")) for reward in at(config, "rewards") or []) or None),

@@ -75,6 +75,8 @@ def ending(log: Log) -> str:
         how = f"{done}; no end recorded: it is still running, or was killed."
     elif log.end.reason == "finished":
         how = f"Finished after {done}."
+    elif log.end.reason == "budget":
+        how = f"Stopped after {done}: its KL went above the budget of {log.steps[-1].budget}."
     else:
         how = f"Ended after {done}: {log.end.reason}."
     return f"{how} KL is the mean over the last third of the steps; changes are from the first tenth to the last."

@@ -47,7 +47,8 @@ class Evaluation:
 
     how: how completions were drawn, for people; greedy: that they were the likeliest ones, whose KL is no mean over
     the policy's own samples. score_error: standard error of the mean score, clustered by prompt. target: the KL target
-    in force. length: mean counted tokens; truncated: share cut at the limit; tokens_forward: through the models.
+    in force. prompts: sha256 of the held-out prompts. length: mean counted tokens; truncated: share cut at the limit;
+    tokens_forward: through the models.
     """
 
     step: int
@@ -55,6 +56,7 @@ class Evaluation:
     n_prompts: int
     n_samples: int
     greedy: bool = False
+    prompts: str | None = None
     score: float | None = None
     score_error: float | None = None
     scores: dict[str, float | None] = field(default_factory=dict)
@@ -117,7 +119,7 @@ class ReferenceChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd:
-    """The run is over. reason: "finished", "interrupted", or why it stopped; step: steps done."""
+    """The run is over. reason: "finished", "budget", "interrupted", or why it stopped; step: steps done."""
 
     reason: str
     step: int

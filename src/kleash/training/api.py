@@ -15,6 +15,7 @@ from kleash.rewards.spec import RewardSpec
 from kleash.runlog.jsonl import Writer, read
 from kleash.runlog.schema import Resume
 from kleash.training.beginning import begun, resumed, started, versions
+from kleash.training.budget import check_resumed
 from kleash.training.config import Config
 from kleash.training.data import Prompts, as_prompts, asked, digest, held_out_prompts, read_prompts
 from kleash.training.describe import describe
@@ -100,9 +101,11 @@ def start(
 ) -> Run:
     """Runs a config: preflight, the loop, the report. Prompts and rewards are read from the config unless given.
 
+    A run that comes to its KL budget ends there: `Run.ended` is "budget", and it is not finished.
+
     Raises:
         UsageError: `out` already holds a run and resume is False, or the other way round; on resume a looser leash
-            without `loosen`, or other prompts without `force`.
+            without `loosen`, no KL budget left, or other prompts without `force`.
         RunError: on resume another reference without `force`; for the rest see `kleash.training.online.train`.
     """
     run = Run(Path(config.out))
@@ -110,6 +113,7 @@ def start(
     _check_out(run, log, resume)
     if resume:
         _check_leash(log, config, loosen)
+        check_resumed(config.kl.ceiling, next(reversed(run.steps), None))
     if prompts is None:
         prompts = read_prompts(config.data.prompts, config.data.column)
     prompts, held_out = asked(prompts, config.data), held_out_prompts(config.data)

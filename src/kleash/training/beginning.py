@@ -15,9 +15,10 @@ from kleash.records import Step
 from kleash.runlog.jsonl import read
 from kleash.runlog.schema import Evaluation, ReferenceChange, Resume, RunStart, current, last_of_each_step
 from kleash.training import checkpoint, shelf
-from kleash.training.best import Best, merit
+from kleash.training.best import Best, comparable, merit
 from kleash.training.config import resolved
 from kleash.training.data import digest
+from kleash.training.evaluate import how
 from kleash.training.job import Job, Progressing, Sinks
 from kleash.training.loosening import continued
 from kleash.training.memory import recall
@@ -88,9 +89,25 @@ def resumed(job: Job, log: Path, sinks: Sinks, force: bool) -> Progressing:
     sinks.say(f"resuming at step {step} " + ("(there is no complete checkpoint)" if path is None else f"from {path}"))
     events = read(log)
     state.history = [record for record in last_of_each_step(events) if record.step < step]
-    state.evaluations = [event for event in current(events) if isinstance(event, Evaluation)]
+    state.evaluations = _comparable(job, [e for e in current(events) if isinstance(e, Evaluation)], sinks)
     state.best = _best(job, state.history, state.evaluations)
     return state
+
+
+def _comparable(job: Job, evaluations: list[Evaluation], sinks: Sinks) -> list[Evaluation]:
+    """Those of the held-out prompts of this job, drawn as it draws. With others gone, the best is chosen anew."""
+    if job.held_out is None:
+        return evaluations
+    prompts, drawn = digest(job.held_out)["content"], how(job)
+    kept = [done for done in evaluations if comparable(done, prompts, drawn)]
+    if len(kept) < len(evaluations):
+        number = len(evaluations) - len(kept)
+        sinks.notice(
+            "best_void",
+            f"{number} of the evaluations so far are of other held-out prompts, or drawn another way: their scores do "
+            "not compare with those to come, so none of their checkpoints counts as the best any more",
+        )
+    return kept
 
 
 def _best(job: Job, history: list[Step], evaluations: list[Evaluation]) -> Best:
@@ -105,7 +122,7 @@ def _best(job: Job, history: list[Step], evaluations: list[Evaluation]) -> Best:
     if done > len(history):
         return Best()
     before = [record for record in history if record.step < done]
-    score = merit(before, evaluations, held_out=job.held_out is not None)
+    score = merit(before, evaluations, job.config.kl.ceiling, held_out=job.held_out is not None)
     return Best() if score is None else Best(score, name)
 
 

@@ -1,4 +1,4 @@
-"""Which checkpoint is `best`: the highest score among those whose KL kept to the leash.
+"""Which checkpoint is `best`: the highest score among those whose KL kept to the leash: the target and the budget.
 
 With held-out prompts the score is theirs, at the checkpoint itself; without, the smoothed training score before it.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kleash.records import Reading, Step, Target
 from kleash.runlog.schema import Evaluation
+from kleash.training.budget import exceeded
 
 #: Smoothing of the score: an exponential mean over about so many steps.
 SMOOTHING_STEPS = 10
@@ -51,22 +52,32 @@ def smoothed_score(history: Sequence[Step]) -> float | None:
     return mean if weight else None
 
 
-def merit(history: Sequence[Step], evaluations: Sequence[Evaluation], *, held_out: bool) -> float | None:
+def merit(
+    history: Sequence[Step], evaluations: Sequence[Evaluation], budget: Target | None, *, held_out: bool
+) -> float | None:
     """The score by which the checkpoint at the end of `history` is chosen; None where it cannot be best.
 
     With held-out prompts a checkpoint needs an evaluation of its own, and its KL must keep to the leash on both sets
-    of prompts; of greedy text, whose KL is no mean over the policy's samples, on the training prompts alone.
+    of prompts; of greedy text, whose KL is no mean over the policy's samples, on the training prompts alone. `budget`
+    is the one in force now, whatever it was when the checkpoint was made.
     """
-    if not history or not within_leash(history[-1]):
+    if not history or not within_leash(history[-1], budget):
         return None
     if not held_out:
         return smoothed_score(history)
     own = next((e for e in reversed(evaluations) if e.step == history[-1].step + 1), None)
-    return own.score if own is not None and (own.greedy or within_leash(own)) else None
+    return own.score if own is not None and (own.greedy or within_leash(own, budget)) else None
 
 
-def within_leash(measured: Step | Evaluation) -> bool:
-    """Whether kl_ref keeps to SLACK × the target; True without a target or a measurement."""
+def comparable(done: Evaluation, prompts: str | None, drawn: str) -> bool:
+    """Whether an evaluation was of these held-out prompts (their digest), drawn in this way: else no score compares."""
+    return done.how == drawn and done.prompts == prompts
+
+
+def within_leash(measured: Step | Evaluation, budget: Target | None) -> bool:
+    """Whether kl_ref keeps to SLACK × the target and to the budget; True without either or a measurement."""
+    if exceeded(budget, measured):
+        return False
     if measured.target is None:
         return True
     target = Target.parse(measured.target)

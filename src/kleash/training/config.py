@@ -12,7 +12,9 @@ from kleash.algorithms import CISPO, GRPO, GSPO, OWN_PENALTY, PPO, RLOO, LearnsV
 from kleash.errors import UsageError
 from kleash.kl.penalties import Exact
 from kleash.models.spec import Chat, ModelSpec
+from kleash.records import Target
 from kleash.rewards.spec import RewardSpec
+from kleash.training.budget import least
 from kleash.training.kl_config import KLSpec
 from kleash.training.section import STRICT, named_kind
 from kleash.training.train_config import TrainSpec
@@ -83,11 +85,26 @@ class Config:
                 f"algorithm.minibatches = {self.algorithm.minibatches} exceeds train.prompts_per_step = "
                 f"{self.train.prompts_per_step}; a minibatch is made of whole prompt groups"
             )
+        self._check_budget()
         if self.model.critic is not None and not isinstance(self.algorithm, LearnsValues):
             raise UsageError(
                 f'model.critic = "{self.model.critic}" would not be used: algorithm.kind = "{self.algorithm.kind}" has '
                 'no value function; leave it out, or use kind = "ppo"'
             )
+
+    def _check_budget(self) -> None:
+        budget, longest = self.kl.ceiling, self.train.max_new_tokens
+        for held in self.kl.schedule if budget is not None else ():
+            target = Target.parse(held.target)
+            reached = least(target, budget.unit, longest)
+            if reached >= budget.value:
+                come = (
+                    "" if target.unit == budget.unit else f", at least {reached:g} {budget.unit} over {longest} tokens"
+                )
+                raise UsageError(
+                    f"kl.budget = {budget} is not above the target of {target}{come}: holding the target would end the "
+                    "run. Raise the budget, or lower the target"
+                )
 
 
 def with_critic(config: Config) -> Config:

@@ -29,6 +29,8 @@ def describe(job: Job) -> list[str]:
         f"steps      {config.train.steps} × {config.train.prompts_per_step} prompts × {update.algorithm.group_size} "
         f"completions of at most {config.train.max_new_tokens} tokens, learning rate {job.learning_rate:g}",
     ]
+    if config.kl.ceiling is not None:
+        lines.insert(5, f"budget     {config.kl.ceiling}: with a reading above it the run saves and stops")
     lines += _prompts(job)
     if job.loaded.policy.critic is not None:
         where = "on the policy's own states" if job.loaded.policy.critic.body is None else "with a body of its own"

@@ -28,7 +28,7 @@ from kleash.rewards.score import Scored, score
 from kleash.runlog.schema import Evaluation
 from kleash.training.checkpoint import seed_random
 from kleash.training.collect import reference_states
-from kleash.training.data import Prompts
+from kleash.training.data import Prompts, digest
 from kleash.training.job import Job
 from kleash.training.passes import observe, spans
 
@@ -76,6 +76,7 @@ def evaluate(job: Job, step: int, counter: TokenCounter) -> Evaluation:
         how=how(job),
         n_prompts=len(job.held_out),
         n_samples=len(drawn.completions),
+        prompts=digest(job.held_out)["content"],
         score=mean,
         score_error=error,
         scores={name: _mean(values) for name, values in scored.by_name.items()},

@@ -23,6 +23,10 @@ def _with_unit(value: Any) -> Any:
     return Target.parse(value) and value if isinstance(value, int | float | str) else value
 
 
+def _budget(value: Any) -> Any:
+    return value if value is None else Target.parse(value, "KL budget") and value
+
+
 PenaltyConfig = Annotated[
     Annotated[Exact | InReward | InLoss | FutureSampled | NoPenalty, Field(discriminator="kind")], named_kind("exact")
 ]
@@ -49,13 +53,15 @@ class TargetStep:
 class KLSpec:
     """[kl]: the leash. Give a target (held by the controller) or a beta; with neither, DEFAULT_TARGET is held.
 
-    With a target, `beta` is where the controller starts. A schedule of targets is a list of {at, target}.
+    With a target, `beta` is where the controller starts. A schedule of targets is a list of {at, target}. Above the
+    `budget` a run saves and stops, and no checkpoint above it is the best.
     """
 
     __pydantic_config__ = STRICT
 
     penalty: PenaltyConfig = field(default_factory=Exact)
     target: Annotated[str | tuple[TargetStep, ...] | None, BeforeValidator(_with_unit)] = None
+    budget: Annotated[str | None, BeforeValidator(_budget)] = None
     beta: float | None = None
     controller: ControllerConfig | None = None
 
@@ -100,6 +106,11 @@ class KLSpec:
         """The target in force at a step; None without one."""
         due = [s for s in self.schedule if s.at <= step]
         return Target.parse(due[-1].target) if due else None
+
+    @property
+    def ceiling(self) -> Target | None:
+        """The budget, read."""
+        return None if self.budget is None else Target.parse(self.budget, "KL budget")
 
     @property
     def law(self) -> PI | PID | Dual | Ziegler | PPORule | Constant | Linear | Cosine:

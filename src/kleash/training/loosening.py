@@ -3,7 +3,7 @@
 from dataclasses import asdict, replace
 from typing import Any
 
-from kleash.records import ControllerState
+from kleash.records import ControllerState, Target
 from kleash.training.kl_config import KLSpec
 
 
@@ -20,7 +20,17 @@ def loosened(before: KLSpec, now: KLSpec) -> list[str]:
         said += _looser_targets(before, now)
     if not before.schedule and not now.schedule:
         said += _looser_betas(before, now)
-    return said
+    return said + _looser_budget(before.ceiling, now.ceiling)
+
+
+def _looser_budget(before: Target | None, now: Target | None) -> list[str]:
+    if before is None:
+        return []
+    if now is None:
+        return [f"the KL budget of {before} is dropped"]
+    if before.unit != now.unit:
+        return [f"the budget's unit changes from {before.unit} to {now.unit}, which cannot be compared"]
+    return [f"the KL budget goes from {before} to {now}"] if now.value > before.value else []
 
 
 def _looser_targets(before: KLSpec, now: KLSpec) -> list[str]:

@@ -21,6 +21,7 @@ from kleash.runlog.schema import Checkpoint, RunEnd, Sample
 from kleash.training import checkpoint, shelf
 from kleash.training.bad import keep_bad
 from kleash.training.best import merit
+from kleash.training.budget import exceeded
 from kleash.training.collect import Clock, collect
 from kleash.training.evaluate import due, evaluate
 from kleash.training.gauges import Collected, controller_figures, gauge, update_figures
@@ -40,7 +41,7 @@ SAMPLES_LOGGED = 64
 
 
 def train(job: Job, state: Progressing, sinks: Sinks) -> None:
-    """Steps until the last, then one more measurement of the finished policy.
+    """Steps until the last, then one more measurement of the finished policy; or until the KL budget is spent.
 
     The first Ctrl-C, SIGTERM or SIGHUP ends the run after the step in progress, with a checkpoint; a second one ends it
     at once. A step that fails before its first update ends it with a checkpoint of the weights, which it had not yet
@@ -56,13 +57,15 @@ def train(job: Job, state: Progressing, sinks: Sinks) -> None:
     try:
         with stop_asked() as asked:
             _evaluate(job, state, sinks, counter)
-            while not _go_on(job, state, sinks, counter):
+            over = None
+            while over is None:
+                over = _go_on(job, state, sinks, counter)
                 whole = state.step % every == 0 and not state.recovery.in_a_row
-                if state.step > state.saved and (whole or state.step == total or asked()):
+                if state.step > state.saved and (whole or state.step == total or over or asked()):
                     _save(job, state, sinks)
-                if stop := asked():
+                if over is None and (stop := asked()):
                     raise stop
-        sinks.events.write(RunEnd(reason="finished", step=state.step))
+        sinks.events.write(RunEnd(reason=over, step=state.step))
     except BaseException as error:
         _end_badly(job, state, sinks, error)
         raise
@@ -71,12 +74,12 @@ def train(job: Job, state: Progressing, sinks: Sinks) -> None:
         counter.close()
 
 
-def _go_on(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> bool:
-    """One step, or after the last of them the measurement that ends the run: True. Goes back where it has to."""
+def _go_on(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> str | None:
+    """One step, or after the last the measurement of what came out. Why the run is over; None: it goes on, or back."""
     try:
         if state.step == job.config.train.steps:
             _measure_only(job, state, sinks, counter)
-            return True
+            return _budget_spent(job, state, sinks) or "finished"
         _take_step(job, state, sinks, counter)
         _evaluate(job, state, sinks, counter)
         row = state.recovery.in_a_row
@@ -87,7 +90,16 @@ def _go_on(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) ->
         go_back(job, state, sinks, why)
         if state.step:  # the same weights once more, now with the lower rate: a run killed from here on goes on with it
             _save(job, state, sinks)
-    return False
+        return None
+    return _budget_spent(job, state, sinks)
+
+
+def _budget_spent(job: Job, state: Progressing, sinks: Sinks) -> str | None:
+    """ "budget" where the last reading is above it."""
+    said = exceeded(job.config.kl.ceiling, state.history[-1])
+    if said:
+        sinks.notice("budget", f"the run ends here: {said}", state.history[-1].step)
+    return "budget" if said else None
 
 
 def _end_badly(job: Job, state: Progressing, sinks: Sinks, error: BaseException) -> None:
@@ -131,6 +143,7 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
         record,
         **update_figures(learned, job.update.penalty, batch.rollout),
         **controller_figures(controller),
+        budget=settings.kl.budget,
         tail=tail.figures,
         kl_old=kl_old,
         learning_rate=rate,
@@ -169,7 +182,7 @@ def _measure_only(job: Job, state: Progressing, sinks: Sinks, counter: TokenCoun
         look = observe(job.loaded.policy, batch.rollout, batch.reference, job.update)
     target = job.config.kl.target_at(state.step)
     record = gauge(state.step, state.controller.beta, target, collected, look, state.history)
-    record = replace(record, tokens_forward=counter.take())
+    record = replace(record, budget=job.config.kl.budget, tokens_forward=counter.take())
     _tell(state, record, collected, look.kl, sinks, job.config.train.steps)
 
 
@@ -213,7 +226,7 @@ def _save(job: Job, state: Progressing, sinks: Sinks) -> None:
     name = path.relative_to(job.run_dir).as_posix()
     sinks.events.write(Checkpoint(step=state.step, path=name, score=last.score, kl_ref=last.kl_ref))
     if not state.recovery.in_a_row:
-        score = merit(state.history, state.evaluations, held_out=job.held_out is not None)
+        score = merit(state.history, state.evaluations, job.config.kl.ceiling, held_out=job.held_out is not None)
         state.best = state.best.consider(job.run_dir, path, score, partial(sinks.notice, "no_best_link"))
     wanted = {state.best.path or "", shelf.name(last_good(job.checkpoints, state.step, state.recovery) or 0)}
     try:

@@ -53,8 +53,13 @@ class Run:
         return last_of_each_step(self.events)
 
     @property
+    def ended(self) -> str | None:
+        """Why it ended: "finished", "budget", "interrupted", an error's words; None: it runs yet, or was killed."""
+        return next((event.reason for event in reversed(self.events) if isinstance(event, RunEnd)), None)
+
+    @property
     def finished(self) -> bool:
-        return any(isinstance(event, RunEnd) and event.reason == "finished" for event in self.events)
+        return self.ended == "finished"
 
     @property
     def checkpoints(self) -> list[Saved]:
@@ -63,15 +68,17 @@ class Run:
 
     @property
     def best(self) -> Saved:
-        """The checkpoint with the highest held-out (or else smoothed) score whose KL kept within 1.25 × the target.
+        """The checkpoint with the highest held-out (or else smoothed) score whose KL kept to the leash.
+
+        That is within 1.25 × the target, and within the budget.
 
         Raises:
             RunError: no checkpoint did, or the file system takes no links.
         """
         if not (self.path / "best").exists():
             raise RunError(
-                f"{self.path} has no best checkpoint: none yet kept its KL within 1.25 × the target, or no link to it "
-                "could be made; run.checkpoints has all of them"
+                f"{self.path} has no best checkpoint: none yet kept its KL within 1.25 × the target and the budget, or "
+                "no link to it could be made; run.checkpoints has all of them"
             )
         return Saved(self.path / "best")
 
