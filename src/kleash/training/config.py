@@ -94,7 +94,9 @@ class Config:
 
     def _check_budget(self) -> None:
         budget, longest = self.kl.ceiling, self.train.max_new_tokens
-        for held in self.kl.schedule if budget is not None else ():
+        if budget is None:
+            return
+        for held in self.kl.schedule:
             target = Target.parse(held.target)
             reached = least(target, budget.unit, longest)
             if reached >= budget.value:
