@@ -12,13 +12,14 @@ import pytest
 from tools import make_equations_doc
 from typer.testing import CliRunner
 
-from kleash.algorithms import ALGORITHMS, GRPO, PPO, RLOO
+from kleash.algorithms import ALGORITHMS, GRPO, PPO, RLOO, Ptx, StepPenalty
 from kleash.beta import CONTROLLERS
 from kleash.cli import app
 from kleash.kl.penalties import PENALTIES
 from kleash.models.spec import Adapter, ModelSpec
 from kleash.rewards.shapes import SHAPES
 from kleash.rewards.spec import RewardSpec
+from kleash.training.api import start
 from kleash.training.config import Config, DataSpec
 from kleash.training.kl_config import KLSpec
 from kleash.training.toml import load_config, parse_config
@@ -114,6 +115,34 @@ def test_recipes_are_configs(path: Path) -> None:
         assert (ROOT / data).exists()
 
 
+@pytest.mark.parametrize("name", ["ziegler2019", "instructgpt"])
+def test_published_recipes_are_short(name: str) -> None:
+    assert len((ROOT / "recipes" / f"{name}.toml").read_text().splitlines()) < 25
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tiny_ppo", "ziegler2019", "instructgpt"])
+def test_recipes_of_ppo_run(name: str, tmp_path: Path) -> None:
+    """As they are, but for what one does not have here: their model, data and reward, and their sizes."""
+    (tmp_path / "prompts.txt").write_text("The soup\nMy phone\nThe hotel\nWe took the train\n" * 2)
+    (tmp_path / "texts.txt").write_text("The soup was warm.\nThe hotel is old and quiet.\n")
+    given = [
+        f"out={tmp_path / 'run'}",
+        "model.policy=kleash:tiny",
+        f"data.prompts={tmp_path / 'prompts.txt'}",
+        "rewards.0.use=vader",
+        "train.steps=1",
+        "train.prompts_per_step=8",
+        "train.max_new_tokens=8",
+    ]
+    if name == "instructgpt":
+        given += [f"algorithm.ptx.texts={tmp_path / 'texts.txt'}", "algorithm.ptx.per_update=2"]
+    run = start(load_config(ROOT / "recipes" / f"{name}.toml", given))
+    assert run.finished
+    assert run.steps[0].value_loss is not None
+    assert (run.steps[0].ptx_loss is not None) == (name == "instructgpt")
+
+
 def documented(heading: str) -> dict[str, str]:
     """key → default of the table below a heading of config.md; the page's `–` is None."""
     section = CONFIG_PAGE.split(f"\n{heading}\n", 1)[1].split("\n#", 1)[0]
@@ -149,6 +178,8 @@ def shown(value: object) -> str:
         ("### [model.adapter]", Adapter),
         ("## [data]", DataSpec),
         ("## [[rewards]]", RewardSpec),
+        ("### algorithm.step_penalty", StepPenalty),
+        ("### algorithm.ptx", Ptx),
         ("## [kl]", KLSpec),
         ("## [train]", TrainSpec),
     ],

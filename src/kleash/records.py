@@ -239,6 +239,13 @@ class Step:
     explained_variance: float | None = metric(
         "1 − Var(return − V) / Var(return) over the step's tokens, V before the update: 1 is perfect, 0 no better than a constant."
     )
+    ptx_loss: float | None = metric(
+        "Mean −log π per token of the texts that `algorithm.ptx` adds, before each update, without its weight; nats per token."
+    )
+    step_beta: float | None = metric(
+        "Coefficient of the step-size penalty on kl_old in this step's loss (PPO's adaptive one): not the leash's beta."
+    )
+    step_beta_clipped: int | None = metric("Moves of step_beta so far that met one of its bounds.")
     k3_linear_fraction: float | None = metric("Share of counted tokens past K3_BOUND, where k3 continues linearly.")
     learning_rate: float | None = metric("Learning rate of this step's update.")
     seconds: dict[str, float] = field(

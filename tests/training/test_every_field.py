@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.training.small import OF_THE_MACHINE, settings, steps
 
-from kleash.algorithms import ALGORITHMS
+from kleash.algorithms import ALGORITHMS, Ptx, StepPenalty
 from kleash.algorithms.clip import ClipRange
 from kleash.beta import CONTROLLERS
 from kleash.errors import RunError, UsageError
@@ -48,6 +48,10 @@ UNCLIPPED = MOVING | {"algorithm__clip": "none"}
 UNWHITENED = {"ppo": {"algorithm__whiten": False}}
 SCHEDULE = [{"at": 0, "target": "0.5 nats/sequence"}, {"at": 1, "target": "2 nats/sequence"}]
 PPO = {"algorithm__kind": "ppo"}
+STEP_PENALTY = {"target": "0.01 nats/token", "beta": 0.5}
+PRICED = PPO | MOVING | {"algorithm__step_penalty": STEP_PENALTY}
+PTX = {"texts": "texts.jsonl", "column": "first", "weight": 1.0, "per_update": 2, "max_tokens": 3}
+MIXED = PPO | {"algorithm__ptx": PTX}
 TWO = {"use": ["rewards.py:mixed", "rewards.py:even"]}
 UWO = TWO | {"combine": "uwo"}
 IN_REWARD_K2 = {"kind": "in_reward", "estimator": "k2"}
@@ -135,6 +139,20 @@ TURNS: dict[type, dict[str, Turn]] = {
         "low": Turn(MOVING | {"algorithm__clip": {"low": 0.01, "high": 0.3}}, CLIPPED),
         "high": Turn(MOVING | {"algorithm__clip": {"low": 0.3, "high": 0.01}}, CLIPPED),
     },
+    StepPenalty: {
+        "target": Turn(PRICED | {"algorithm__step_penalty": STEP_PENALTY | {"target": "9 nats/token"}}, PRICED),
+        "beta": Turn(PRICED | {"algorithm__step_penalty": STEP_PENALTY | {"beta": 2.0}}, PRICED),
+    },
+    Ptx: {
+        name: Turn(PPO | {"algorithm__ptx": PTX | {name: turned}}, MIXED)
+        for name, turned in {
+            "texts": "texts.txt",
+            "weight": 2.0,
+            "per_update": 1,
+            "max_tokens": 2,
+            "column": "second",
+        }.items()
+    },
     PENALTIES["in_reward"]: {"estimator": Turn({"kl__penalty": IN_REWARD_K2}, refused=UsageError)},
     PENALTIES["in_loss"]: {
         "estimator": Turn({"kl__penalty": {"kind": "in_loss", "estimator": "k2"}}, K3),
@@ -158,6 +176,8 @@ TURNS: dict[type, dict[str, Turn]] = {
                 "vf_coef": Turn({"algorithm__vf_coef": 1.0}),
                 "whiten": Turn({"algorithm__whiten": False}),
                 "step_kl_limit": Turn(MOVING | {"algorithm__step_kl_limit": 1e-4}, MOVING),
+                "step_penalty": Turn(MOVING | {"algorithm__step_penalty": STEP_PENALTY}, MOVING),
+                "ptx": Turn({"algorithm__ptx": PTX}),
             }.items()
             if name in {f.name for f in dataclasses.fields(ALGORITHMS[kind])}
         }
@@ -198,6 +218,9 @@ def home(tmp_path_factory) -> Path:
     (directory / "held.txt").write_text("t11 t12\nt13\n")
     rows = [{"first": f"t{i + 3} t4", "second": f"t{i + 9}"} for i in range(6)]
     (directory / "two.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    texts = [{"first": f"t{i + 3} t4 t{i + 5}", "second": f"t{i + 9} t8 t3 t4"} for i in range(4)]
+    (directory / "texts.jsonl").write_text("\n".join(map(json.dumps, texts)))
+    (directory / "texts.txt").write_text("t11 t12 t7\nt13 t5 t9\n")
     with (directory / "rewards.py").open("a") as file:
         file.write("\ndef slow(completions, **columns):\n    time.sleep(0.1)\n    return even(completions)\n")
     return directory

@@ -7,7 +7,9 @@ from kleash.algorithms.group_relative import Loss, Totals, ValueFigures
 from kleash.algorithms.grpo import GRPO
 from kleash.algorithms.gspo import GSPO
 from kleash.algorithms.ppo import PPO
+from kleash.algorithms.ptx import Ptx
 from kleash.algorithms.rloo import RLOO
+from kleash.algorithms.step_penalty import StepPenalty, StepPrice
 from kleash.kl.penalties import NoPenalty, Penalty
 from kleash.records import Reading
 from kleash.tensors import Batch, Credit, Look
@@ -62,6 +64,22 @@ class LearnsValues(Protocol):
         ...
 
 
+@runtime_checkable
+class PricesSteps(Protocol):
+    """An algorithm that may charge for kl_old in its loss. The coefficient moves: the run puts it in each step."""
+
+    @property
+    def step_penalty(self) -> StepPenalty | None: ...
+
+
+@runtime_checkable
+class MixesTexts(Protocol):
+    """An algorithm that may add a language-model loss on texts of their own to each update."""
+
+    @property
+    def ptx(self) -> Ptx | None: ...
+
+
 ALGORITHMS: dict[str, type] = {"grpo": GRPO, "rloo": RLOO, "ppo": PPO, "gspo": GSPO, "cispo": CISPO}
 
 #: The penalty of the paper, where the config has no [kl]. The others are leashed by the default one.
@@ -80,6 +98,11 @@ __all__ = [
     "LearnsValues",
     "LimitsSteps",
     "Loss",
+    "MixesTexts",
+    "PricesSteps",
+    "Ptx",
+    "StepPenalty",
+    "StepPrice",
     "Totals",
     "ValueFigures",
 ]

@@ -2,12 +2,12 @@
 
     r_t = 1[last]·R − β (charge of the KL)            k1: x_t at its own token; exact: K_{t+1}, the state it led to
     A_t = Σ (γλ)^k δ_{t+k},  δ_t = r_t + γ V_{t+1} − V_t
-    loss_t = −min(ρ_t A_t, clip(ρ_t) A_t) + β own_t + vf_coef · ½ (V_t − A_t − V_t^old)²        clipped, too
+    loss_t = −min(ρ_t A_t, clip(ρ_t) A_t) + β own_t + β_old k3(old‖π) + vf_coef · ½ (V_t − A_t − V_t^old)²
 
 Rewards, advantages and returns are computed once a step, before its first update. The KL's own term (K_t, for the
-exact penalty) stands outside the clip. With γ = λ = 1 and no whitening the expected gradient of the first update is
-−∇[E R − β KL(policy‖reference)] / C for *any* values: they are a baseline. The defaults are the published ones, which
-are not that gradient (docs/ppo.md).
+exact penalty) stands outside the clip. β_old is there with a `step_penalty`, a language-model loss with `ptx`. With
+γ = λ = 1 and no whitening the expected gradient of the first update is −∇[E R − β KL(policy‖reference)] / C for *any*
+values: they are a baseline. The defaults are the published ones, which are not that gradient (docs/ppo.md).
 """
 
 from dataclasses import dataclass
@@ -21,6 +21,8 @@ from torch import Tensor
 from kleash.algorithms.checks import check_updates
 from kleash.algorithms.clip import Clip, sides
 from kleash.algorithms.group_relative import Loss, OffPolicy, Totals, ValueFigures, weigh_groups
+from kleash.algorithms.ptx import Ptx
+from kleash.algorithms.step_penalty import StepPenalty
 from kleash.errors import UsageError
 from kleash.kl.penalties import Penalty, Ratios
 from kleash.masked import whiten
@@ -38,6 +40,8 @@ class PPO:
     whiten: the step's advantages get mean 0 and standard deviation 1; the KL's own term is divided by that deviation
     too, so that beta keeps its meaning relative to the reward.
     step_kl_limit: nats per sequence of kl_old at which a step's updates end: a step size, never the leash.
+    step_penalty: PPO's adaptive penalty on kl_old, in the place of the clip (clip = "none") or beside it.
+    ptx: a language-model loss on texts of their own, added to each update.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -53,6 +57,8 @@ class PPO:
     vf_coef: float = 0.1
     whiten: bool = True
     step_kl_limit: float | None = None
+    step_penalty: StepPenalty | None = None
+    ptx: Ptx | None = None
     prefix_cap: float = 5.0
     off_policy: OffPolicy = "truncated"
 
@@ -71,6 +77,11 @@ class PPO:
             raise UsageError(f"algorithm.vf_coef = {self.vf_coef} must be at least 0")
         if self.step_kl_limit is not None and not self.step_kl_limit > 0:
             raise UsageError(f"algorithm.step_kl_limit = {self.step_kl_limit} nats/sequence must be above 0")
+        if self.step_penalty is not None and self.epochs * self.minibatches == 1:
+            raise UsageError(
+                "algorithm.step_penalty has nothing to price with one update a step, at which the policy has not moved "
+                "yet: set epochs or minibatches above 1, or leave it out"
+            )
         if self.off_policy == "full" and self.whiten:
             raise UsageError(
                 'algorithm.off_policy = "full" computes each update\'s advantages anew, and whitening belongs to a '
@@ -105,7 +116,7 @@ class PPO:
         return Credit(white.value, white.scale, found.returns, values)
 
     def loss(self, look: Look, batch: Batch, totals: Totals, penalty: Penalty, beta: float) -> Loss:
-        """1/(N·G·C) Σ m_t [ surrogate_t + β own_t + vf_coef · value_t ].
+        """1/(N·G·C) Σ m_t [ surrogate_t + β own_t + β_old k3_t + vf_coef · value_t ].
 
         Source: Schulman et al. 2017, arXiv 1707.06347 eq. 7, 9; KL terms: docs/ppo.md.
         Proved by: tests/training/test_ppo_gradient.py::test_gradient_through_the_loop
@@ -126,6 +137,8 @@ class PPO:
         if own is not None:
             losses = losses + beta * credit.scale * own
         bound = None if self.clip_value == "none" else self.clip_value
+        if self.step_penalty is not None:
+            losses = losses + self.step_penalty.terms(old, look.logprobs)
         value = clipped_value_loss(_values(look, live=True), credit.values, credit.returns, bound)
 
         def reduced(per_token: Float[Tensor, "B T"]) -> Float[Tensor, ""]:

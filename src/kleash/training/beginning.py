@@ -34,7 +34,8 @@ def begun(job: Job, sinks: Sinks) -> Progressing:
             started=_now(),
             versions=versions(),
             fingerprints={"reference": job.reference.fingerprint, "prompts": digest(job.prompts)}
-            | ({} if job.held_out is None else {"held_out": digest(job.held_out)}),
+            | ({} if job.held_out is None else {"held_out": digest(job.held_out)})
+            | ({} if job.texts is None else {"texts": job.texts.fingerprint}),
             argv=sys.argv,
         )
     )
@@ -66,6 +67,12 @@ def resumed(job: Job, log: Path, sinks: Sinks, force: bool) -> Progressing:
         raise RunError(
             f"the reference is not the one this run started with ({'; '.join(changed)}); its KL would mean something "
             'else from here on. Restore it, start a new run, or, if meant, add --force (in Python: resume="force")'
+        )
+    texts = beginning.fingerprints.get("texts")
+    if texts and job.texts and texts != job.texts.fingerprint and not force:
+        raise RunError(
+            "algorithm.ptx.texts: the texts are not the ones this run started with. Restore them, start a new run, or "
+            'go on with them by --force (in Python: resume="force")'
         )
     path, passed_over = checkpoint.newest(job.checkpoints)
     state = Progressing(step=0, controller=job.controller.init(job.config.kl.first_beta))

@@ -37,6 +37,12 @@ def describe(job: Job) -> list[str]:
         made = "made for this run, its first values are 0" if job.loaded.critic == "fresh" else "as it was trained"
         size = sum(p.numel() for p in job.loaded.policy.critic.parameters() if p.requires_grad)
         lines.append(f"critic     a value head {where}, {made}: {size:,} parameters to train")
+    if job.texts is not None:
+        ptx, cut = job.texts.ptx, f", {job.texts.cut} of them cut" if job.texts.cut else ""
+        lines.append(
+            f"ptx        {len(job.texts.ids)} texts from {ptx.texts}, at most {ptx.max_tokens} tokens each{cut}; "
+            f"{ptx.per_update} in each update, at {ptx.weight:g} × their loss per token"
+        )
     if job.sampling.mismatch:
         lines.append(f"note       {job.sampling.mismatch}; beta will not be adapted on them")
     return lines

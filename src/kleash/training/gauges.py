@@ -123,6 +123,7 @@ def update_figures(learned: Learned, penalty: Penalty, rollout: Rollout) -> dict
         "value_loss": learned.value_loss,
         "value_clip_fraction": learned.value_clip_fraction,
         "explained_variance": learned.explained_variance,
+        "ptx_loss": learned.ptx_loss,
         "k3_linear_fraction": linear,
     }
 

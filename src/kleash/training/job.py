@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from kleash.algorithms import StepPrice
 from kleash.models.load import Loaded
 from kleash.models.prompts import encode
 from kleash.models.reference import Reference
@@ -22,6 +23,7 @@ from kleash.training.data import Prompts
 from kleash.training.passes import Update
 from kleash.training.recovery import Recovery
 from kleash.training.tailwatch import TailWatch
+from kleash.training.texts import Texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,12 @@ class Job:
     optimizer: torch.optim.Optimizer
     learning_rate: float
     held_out: Prompts | None = None
+    texts: Texts | None = None
+
+    @property
+    def updates(self) -> int:
+        """Of one step, none of them ended early."""
+        return self.update.algorithm.epochs * self.update.algorithm.minibatches
 
     @property
     def checkpoints(self) -> Path:
@@ -67,6 +75,7 @@ class Progressing:
     """What moves from step to step: the next step's number, beta's state, the records so far, the best checkpoint.
 
     `unmoved`: no update of `step` has begun, so its weights are whole. `saved`: the step of the last checkpoint tried.
+    `step_price`: of a step-size penalty; None before its first step, and without one.
     """
 
     step: int
@@ -79,6 +88,7 @@ class Progressing:
     shaping: ShapeMemory = field(default_factory=ShapeMemory)
     recovery: Recovery = field(default_factory=Recovery)
     tail: TailWatch = field(default_factory=TailWatch)
+    step_price: StepPrice | None = None
 
 
 class Sinks(NamedTuple):

@@ -1,6 +1,7 @@
 """One step's updates: from a batch to moved weights. Knows no text, no sampler, no log."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from kleash.records import Reading
 from kleash.rl.value_losses import explained_variance
 from kleash.tensors import Batch, Look, Rollout
 from kleash.training.passes import Passed, Update, differentiate, joined, observe, spans
+from kleash.training.ptx import with_texts
 
 
 class Learned(NamedTuple):
@@ -23,7 +25,7 @@ class Learned(NamedTuple):
 
     `updates`: those taken, fewer than epochs × minibatches where the algorithm's step_kl_limit ended them. `skipped`:
     those that could not be made; loss and grad_norm are of the others, None if there was none. The figures of a critic
-    are None without one.
+    are None without one, and ptx_loss without texts.
     """
 
     look: Look
@@ -36,6 +38,7 @@ class Learned(NamedTuple):
     value_loss: float | None
     value_clip_fraction: float | None
     explained_variance: float | None
+    ptx_loss: float | None = None
     skipped: tuple["Skipped", ...] = ()
 
 
@@ -48,8 +51,16 @@ class Skipped(NamedTuple):
     grad_norm: float
 
 
-def learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, update: Update, *, beta: float) -> Learned:
-    """epochs × minibatches updates of the policy on one batch.
+def learn(
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    update: Update,
+    *,
+    beta: float,
+    texts: Sequence[Rollout] = (),
+) -> Learned:
+    """epochs × minibatches updates of the policy on one batch, each with `texts` of its own where there are any.
 
     With a single update the policy that sampled is the one that is differentiated: its forward is the measurement as
     well, and every ratio is exactly 1. With more, one pass without gradients first records log π_old; an algorithm
@@ -64,7 +75,7 @@ def learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, update
     norms: list[float] = []
     skipped: list[Skipped] = []
     tokens, kl_old, done = 0, None, None
-    for first, last in spans(n, -(-n // algorithm.minibatches)) * algorithm.epochs:
+    for number, (first, last) in enumerate(spans(n, -(-n // algorithm.minibatches)) * algorithm.epochs):
         minibatch = batch.groups(first, last)
         totals = Totals(int(minibatch.scored.sum()), int(minibatch.mask.sum()), update.length, score_std)
         optimizer.zero_grad(set_to_none=True)
@@ -73,6 +84,8 @@ def learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, update
             kl_old = step_size(minibatch.old, done.look.logprobs, minibatch.rollout)
         if kl_old is not None and isinstance(algorithm, LimitsSteps) and algorithm.is_beyond(kl_old):
             break
+        if texts:
+            done = with_texts(policy, texts[number], update, done)
         norm = float(torch.nn.utils.clip_grad_norm_(policy.trainable(), update.max_grad_norm))
         if not (math.isfinite(norm) and math.isfinite(done.loss)):
             skipped.append(Skipped(first, last, done.loss, norm))
@@ -82,18 +95,19 @@ def learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, update
         taken.append(done)
         tokens += totals.tokens
     assert done is not None, "there is a prompt"
-    values = [one.values for one in taken if one.values is not None]
+    value_loss, value_clip_fraction = _values(taken, tokens)
     return Learned(
         look=joined([done.look], batch.rollout) if look is None else look,
-        loss=sum(one.loss for one in taken) / len(taken) if taken else None,
+        loss=_mean([one.loss for one in taken]),
         grad_norm=max(norms, default=None),
         clip_fraction=sum(one.clipped for one in taken) / max(tokens, 1),
         truncations=sum(one.truncations for one in taken),
         kl_old=kl_old,
         updates=len(taken),
-        value_loss=sum(v.loss for v in values) / max(tokens, 1) if values else None,
-        value_clip_fraction=sum(v.clipped for v in values) / max(tokens, 1) if values else None,
+        value_loss=value_loss,
+        value_clip_fraction=value_clip_fraction,
         explained_variance=_explained(batch),
+        ptx_loss=_mean([one.ptx_loss for one in taken if one.ptx_loss is not None]),
         skipped=tuple(skipped),
     )
 
@@ -108,6 +122,18 @@ def _credited(policy: Policy, batch: Batch, update: Update, beta: float) -> tupl
     if isinstance(algorithm, CreditsSteps):
         batch = replace(batch, credit=algorithm.credit(look, batch, update.penalty, beta))
     return look, replace(batch, old=look.logprobs) if several else batch
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _values(taken: Sequence[Passed], tokens: int) -> tuple[float | None, float | None]:
+    """Per token: the value loss, and the share of tokens at which its clip cut the gradient."""
+    values = [one.values for one in taken if one.values is not None]
+    if not values:
+        return None, None
+    return sum(v.loss for v in values) / max(tokens, 1), sum(v.clipped for v in values) / max(tokens, 1)
 
 
 def _explained(batch: Batch) -> float | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from kleash.algorithms import StepPrice
 from kleash.records import ControllerState
 from kleash.rewards.chain import ShapeMemory
 from kleash.training.checkpoint import Restored
@@ -21,6 +22,7 @@ def remembered(job: Job, state: Progressing) -> tuple[dict[str, Any], dict[str, 
         "leash": leash(job.config.kl),
         "shaping": state.shaping.plain(),
         "tail": state.tail.plain(),
+        "step_price": None if state.step_price is None else asdict(state.step_price),
         "recovery": {"learning_rate": job.learning_rate, "state": asdict(state.recovery)},
     }
     return plain, {}
@@ -31,6 +33,8 @@ def recall(job: Job, state: Progressing, restored: Restored) -> None:
     state.controller = ControllerState(**restored.memory["controller"])
     state.shaping = ShapeMemory.of(restored.memory["shaping"])
     state.tail = TailWatch.of(restored.memory["tail"])
+    price = restored.memory["step_price"]
+    state.step_price = None if price is None else StepPrice(**price)
     recovery = restored.memory["recovery"]
     # Another learning rate is a person's own answer to what broke: counting starts again.
     same = recovery["learning_rate"] == job.learning_rate

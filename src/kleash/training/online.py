@@ -32,6 +32,7 @@ from kleash.training.memory import remembered
 from kleash.training.passes import observe
 from kleash.training.progress import evaluation_line
 from kleash.training.rollback import go_back, last_good
+from kleash.training.step_price import next_price, price_figures, priced
 from kleash.training.tailwatch import watch_tail
 
 #: Every so many steps with a single update, one more forward of so many prompts measures how far it went (kl_old).
@@ -124,8 +125,10 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
     rate = _warm(job.learning_rate * state.recovery.rate_factor, state.step, job)
     for group in job.optimizer.param_groups:
         group["lr"] = rate
+    update = priced(job.update, state.step_price)
+    texts = job.texts.of_step(state.step, job.updates) if job.texts else ()
     with clock.phase("update"):
-        learned = learn(job.loaded.policy, job.optimizer, batch, job.update, beta=beta)
+        learned = learn(job.loaded.policy, job.optimizer, batch, update, beta=beta, texts=texts)
     kl_old = learned.kl_old
     if kl_old is None and state.step % STEP_SIZE_EVERY == 0:
         with clock.phase("step_size"):
@@ -138,12 +141,14 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
     tail = watch_tail(state.tail, record, collected.shaped.scored.total)
     reading = record.kl_ref_token if target is not None and target.unit == "nats/token" else record.kl_ref
     controller = job.controller.update(state.controller, reading, target)
+    price = next_price(update, state.step_price, learned.kl_old)
     seconds = clock.seconds | {"total": time.perf_counter() - began}
     record = replace(
         record,
         **update_figures(learned, job.update.penalty, batch.rollout),
         **controller_figures(controller),
         budget=settings.kl.budget,
+        **price_figures(update, price),
         tail=tail.figures,
         kl_old=kl_old,
         learning_rate=rate,
@@ -160,7 +165,7 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
     if tail.warning:
         sinks.notice("heavy_tail", tail.warning, state.step)
     state.controller, state.shaping, state.tail = controller, collected.shaped.memory, tail.watch
-    state.step, state.unmoved = state.step + 1, True
+    state.step_price, state.step, state.unmoved = price, state.step + 1, True
     state.recovery = state.recovery.after(len(learned.skipped))
 
 
@@ -189,8 +194,7 @@ def _measure_only(job: Job, state: Progressing, sinks: Sinks, counter: TokenCoun
 def _warm(rate: float, step: int, job: Job) -> float:
     """Linear warm-up over the first updates, constant after."""
     warmup = job.config.train.warmup_updates
-    updates = step * job.update.algorithm.epochs * job.update.algorithm.minibatches
-    return rate * min(1.0, (updates + 1) / (warmup + 1))
+    return rate * min(1.0, (step * job.updates + 1) / (warmup + 1))
 
 
 def _tell(

@@ -36,13 +36,14 @@ class Update:
 
 
 class Passed(NamedTuple):
-    """What a minibatch's passes saw and counted. `look` is detached, of the minibatch's shape."""
+    """What a minibatch's passes saw and counted. `look` is detached, of the minibatch's shape; ptx_loss: of texts."""
 
     look: Look
     loss: float
     clipped: int
     truncations: int
     values: ValueFigures | None
+    ptx_loss: float | None = None
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from kleash.training.config import Config, with_critic
 from kleash.training.data import Prompts, indices
 from kleash.training.job import Job
 from kleash.training.passes import Update
+from kleash.training.texts import load_texts
 
 #: Learning rates when none is given: usual for full fine-tuning, and for adapters, which need about ten times more.
 FULL_RATE, ADAPTER_RATE = 1e-5, 1e-4
@@ -72,6 +73,7 @@ def build_job(
         optimizer=optimizer,
         learning_rate=rate,
         held_out=held_out,
+        texts=load_texts(config.algorithm, loaded, train.seed),
     )
 
 
