@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.optim import Optimizer
 
 from kleash.algorithms import CreditsSteps, LimitsSteps, Totals
 from kleash.kl.estimators import k3
@@ -52,13 +53,7 @@ class Skipped(NamedTuple):
 
 
 def learn(
-    policy: Policy,
-    optimizer: torch.optim.Optimizer,
-    batch: Batch,
-    update: Update,
-    *,
-    beta: float,
-    texts: Sequence[Rollout] = (),
+    policy: Policy, optimizer: Optimizer, batch: Batch, update: Update, *, beta: float, texts: Sequence[Rollout] = ()
 ) -> Learned:
     """epochs × minibatches updates of the policy on one batch, each with `texts` of its own where there are any.
 
