@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from kleash.kl.fused import CPU_CHUNK_BYTES, fused
+from kleash.kl.moments import Also
 from kleash.kl.tiles import Grid
 from kleash.tensors import Head
 
@@ -34,7 +35,7 @@ class Problem:
         self.targets = torch.randint(vocab, (tokens,))
         self.grid = Grid(tokens, vocab, CPU_CHUNK_BYTES // 4)
 
-    def fused(self, backward: bool, forward_kl: bool = False) -> None:
+    def fused(self, backward: bool, forward_kl: bool = False, order: float | None = None) -> None:
         hidden, weight = (x.detach().requires_grad_(backward) for x in (self.hidden, self.weight))
         vocab = len(weight)
         found = fused(
@@ -43,11 +44,12 @@ class Problem:
             self.targets,
             ref_hidden=self.ref_hidden,
             ref_head=Head(self.ref_weight, None, vocab),
-            forward_kl=forward_kl,
+            also=Also(forward_kl, order),
         )
         if backward:
-            assert found.kl is not None
-            (found.kl - found.logprobs).sum().backward()
+            distance = found.kl if order is None else found.renyi
+            assert distance is not None
+            (distance - found.logprobs).sum().backward()
 
     def whole_products(self, backward: bool) -> Callable[[], None]:
         plane = torch.empty(len(self.hidden), len(self.weight))
@@ -109,6 +111,7 @@ def report_time(problem: Problem, backward: bool, rounds: int) -> None:
         "products, fused's tiles": problem.tiled_products(backward),
         "fused": lambda: problem.fused(backward),
         "fused, both KLs": lambda: problem.fused(backward, forward_kl=True),
+        "fused, and Rényi": lambda: problem.fused(backward, order=2.0),
         "plain log_softmax": lambda: problem.plain(backward),
     }
     seconds = measure(runs, rounds)

@@ -7,6 +7,7 @@ from tests.tolerances import EXACT, FP32
 from torch import Tensor
 
 from kleash.kl.fused import Fused, fused
+from kleash.kl.moments import Also
 from kleash.tensors import Head
 
 TOLERANCE = {torch.float64: EXACT, torch.float32: FP32, torch.bfloat16: FP32, torch.float16: FP32}
@@ -25,11 +26,12 @@ class Case:
     targets: Tensor
     temperature: float = 1.0
 
-    def run(self, **options) -> Fused:
+    def run(self, forward_kl: bool = False, order: float | None = None, **options) -> Fused:
         return fused(
             self.hidden,
             self.head,
             self.targets,
+            also=Also(forward_kl, order),
             **{"ref_hidden": self.ref_hidden, "ref_head": self.ref_head, "temperature": self.temperature, **options},
         )
 
@@ -48,6 +50,20 @@ def make(
     return Case(leaf(M, H), head, torch.randn(M, K).to(dtype), ref_head, torch.randint(V, (M,)), **options)
 
 
+def log_probs(case: Case) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Log-probs of both sides over the whole vocabulary, float64, and the float64 leaves they depend on."""
+    leaves = [x.detach().double().requires_grad_() for x in case.leaves()]
+    head = replace(case.head, weight=leaves[1], bias=leaves[2] if len(leaves) == 3 else None)
+    ref_bias = case.ref_head.bias
+    ref_head = replace(
+        case.ref_head,
+        weight=case.ref_head.weight.detach().double(),
+        bias=None if ref_bias is None else ref_bias.detach().double(),
+    )
+    p = log_softmax(leaves[0], head, case.temperature)
+    return p, log_softmax(case.ref_hidden.detach().double(), ref_head, case.temperature), leaves
+
+
 def log_softmax(hidden: Tensor, head: Head, temperature: float) -> Tensor:
     logits = hidden @ head.weight[: head.vocab].T
     logits = head.scale * (logits if head.bias is None else logits + head.bias[: head.vocab])
@@ -58,16 +74,7 @@ def log_softmax(hidden: Tensor, head: Head, temperature: float) -> Tensor:
 
 def expected(case: Case) -> tuple[dict[str, Tensor], list[Tensor]]:
     """Every output in float64, from the whole plane of log-probs, and the float64 leaves they depend on."""
-    leaves = [x.detach().double().requires_grad_() for x in case.leaves()]
-    head = replace(case.head, weight=leaves[1], bias=leaves[2] if len(leaves) == 3 else None)
-    ref_bias = case.ref_head.bias
-    ref_head = replace(
-        case.ref_head,
-        weight=case.ref_head.weight.detach().double(),
-        bias=None if ref_bias is None else ref_bias.detach().double(),
-    )
-    p = log_softmax(leaves[0], head, case.temperature)
-    q = log_softmax(case.ref_hidden.detach().double(), ref_head, case.temperature)
+    p, q, leaves = log_probs(case)
     at = case.targets[..., None]
     outputs = {
         "logprobs": p.gather(-1, at).squeeze(-1),

@@ -5,6 +5,7 @@ recomputes each tile and turns it in place into its own gradient, which two more
 the head. Both sides go through the same arithmetic in the same order, so policy == reference gives exactly 0.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kleash.errors import UsageError
-from kleash.kl.moments import Job, locate, scan, unpack
+from kleash.kl.moments import NOTHING_MORE, Also, Job, locate, scan, unpack
 from kleash.kl.tiles import Grid, Recipe, Side, accumulate, view
 from kleash.tensors import Head
 
@@ -29,7 +30,7 @@ class Fused:
     """What one pass over the head(s) gives, per token, in nats; float32 (float64 if an input is).
 
     logprobs: log π(target); entropy: of π; ref_logprobs: log π_ref(target); kl: KL(π ‖ π_ref); kl_forward:
-    KL(π_ref ‖ π); ref_entropy: of π_ref. None: not measured (no reference, or `forward_kl` not asked for).
+    KL(π_ref ‖ π); ref_entropy: of π_ref; renyi: D_α(π ‖ π_ref). None: not measured (no reference, or not asked for).
     """
 
     logprobs: Float[Tensor, "*s"]
@@ -38,6 +39,7 @@ class Fused:
     kl: Float[Tensor, "*s"] | None = None
     kl_forward: Float[Tensor, "*s"] | None = None
     ref_entropy: Float[Tensor, "*s"] | None = None
+    renyi: Float[Tensor, "*s"] | None = None
 
 
 def fused(
@@ -48,7 +50,7 @@ def fused(
     ref_hidden: Float[Tensor, "*s K"] | None = None,
     ref_head: Head | None = None,
     temperature: float = 1.0,
-    forward_kl: bool = False,
+    also: Also = NOTHING_MORE,
     chunk_bytes: int | None = None,
 ) -> Fused:
     """Log-probs of `targets`, entropy and exact KL to the reference, differentiable in hidden, weight and bias.
@@ -59,10 +61,12 @@ def fused(
 
         log p(target): 1[v = target] − p           entropy: −p (log p + H)
         KL(p ‖ q): p ((log p − log q) − KL)        KL(q ‖ p): p − q
+        D_α(p ‖ q): α/(α − 1) (w − p)              with w = p^α q^(1−α) / Σ p^α q^(1−α)
 
     Raises:
         UsageError: the heads' vocabularies differ, only one of `ref_hidden` and `ref_head` is given, a head does not
-            fit its hidden states, a target is not in the vocabulary, or temperature or chunk_bytes is not positive.
+            fit its hidden states, a target is not in the vocabulary, temperature or chunk_bytes is not positive, or
+            the order is not a positive number other than 1.
 
     Source: Milakov & Gimelshein 2018 (arXiv 1805.02867, online softmax), extended to the KL and its gradient.
     Proved by: tests/kl/test_fused.py::test_values_and_gradients_equal_float64_autograd
@@ -70,6 +74,8 @@ def fused(
     sides = _sides(hidden, head, ref_hidden, ref_head, targets)
     if not temperature > 0 or (chunk_bytes is not None and chunk_bytes < 1):
         raise UsageError(f"temperature ({temperature}) and chunk_bytes ({chunk_bytes}) must be positive.")
+    if also.order is not None and not (0 < also.order < math.inf and also.order != 1):
+        raise UsageError(f"The order of a Rényi divergence is positive and not 1 (the KL), not {also.order}.")
     if chunk_bytes is None:
         chunk_bytes = CPU_CHUNK_BYTES if hidden.device.type == "cpu" else DEVICE_CHUNK_BYTES
     wide = any(x.dtype == torch.float64 for h, w in sides for x in (h, w.weight))
@@ -78,7 +84,7 @@ def fused(
         grid=Grid(targets.numel(), head.vocab, max(1, chunk_bytes // dtype.itemsize)),
         recipes=tuple(Recipe.of(w, h, temperature, dtype) for h, w in sides),
         dtype=dtype,
-        forward_kl=forward_kl,
+        also=also,
     )
     tensors = [x for h, w in sides for x in (h.reshape(targets.numel(), h.shape[-1]), w.weight, w.bias)]
     with torch.autocast(hidden.device.type, enabled=False):
@@ -130,11 +136,13 @@ class _Fused(torch.autograd.Function):
         ctx.save_for_backward(targets, moments, *tensors)
         ctx.set_materialize_grads(False)
         p, q, gap = unpack(moments)
-        found: list[Tensor | None] = [p.logprobs(), p.entropy(), None, None, None, None]
+        found: list[Tensor | None] = [p.logprobs(), p.entropy(), None, None, None, None, None]
         if q is not None and gap is not None:
             distance = (q.mass.log() - p.mass.log()) + (q.top - gap.base)  # of the log-normalisers, after the shifts
             found[2:4] = [q.logprobs(), gap.policy / p.mass + distance]
-            found[4:6] = [-gap.reference / q.mass - distance if job.forward_kl else None, q.entropy()]
+            found[4:6] = [-gap.reference / q.mass - distance if job.also.forward_kl else None, q.entropy()]
+            if job.also.order is not None and gap.peak is not None and gap.power is not None:
+                found[6] = (gap.peak + gap.power.log() - p.mass.log()) / (job.also.order - 1) + distance
         found = [x if x is None else x.to(job.dtype) for x in found]
         ctx.mark_non_differentiable(*(x for x in (found[2], found[5]) if x is not None))
         return tuple(found)
@@ -161,7 +169,7 @@ def _gradients(
     pull = _Pull.of(job, moments, grads)
     hidden, weight, bias = (torch.zeros_like(x) if n else None for x, n in zip(tensors[:3], needed, strict=True))
     d_hidden = None if hidden is None else torch.zeros_like(hidden, dtype=job.dtype)
-    buffers = job.grid.buffers(4 if pull.forward is not None else 3, targets, job.dtype)
+    buffers = job.grid.buffers(3 + (pull.forward is not None) + (pull.tilt is not None), targets, job.dtype)
     for cols in job.grid.cols():
         head = policy.head(cols)
         d_weight = None if weight is None else torch.zeros_like(weight[cols], dtype=job.dtype)
@@ -185,6 +193,7 @@ class _Pull(NamedTuple):
     """Per-token coefficients, in the job's dtype, that turn a tile of logits into its gradient:
 
     e (level + kl₁ (z − y − kl₀) + entropy₁ (z − entropy₀)) + target·1[v = target] − forward₁ exp(y − forward₀)
+    + tilt₁ exp(y + order (z − y) − tilt₀)
 
     with z and y the two sides' logits less top and base, and e = exp(z). None: that term has no gradient to carry.
     """
@@ -196,13 +205,17 @@ class _Pull(NamedTuple):
     base: Tensor | None = None
     kl: Tensor | None = None
     forward: Tensor | None = None
+    tilt: Tensor | None = None  # [tokens, 3]: the peak, the weight, the order
 
     @staticmethod
     def of(job: Job, moments: Tensor, grads: tuple[Tensor | None, ...]) -> "_Pull":
         slope = job.recipes[0].slope
-        target, entropy, _, kl, forward, _ = (g if g is None else g.to(moments.dtype) * slope for g in grads)
+        target, entropy, _, kl, forward, _, renyi = (g if g is None else g.to(moments.dtype) * slope for g in grads)
         p, q, gap = unpack(moments)
         level = (0 if forward is None else forward) - (torch.zeros_like(p.mass) if target is None else target)
+        order = job.also.order
+        tilt = None if renyi is None or order is None else renyi * (order / (order - 1))
+        level = level if tilt is None else level - tilt
 
         def columns(*xs: Tensor) -> Tensor:
             return torch.stack(xs, 1).to(job.dtype)
@@ -216,6 +229,9 @@ class _Pull(NamedTuple):
             pull = pull._replace(base=columns(gap.base), kl=columns(gap.policy / p.mass, kl / p.mass))
         if q is not None and gap is not None and forward is not None:
             pull = pull._replace(base=columns(gap.base), forward=columns(q.top - gap.base, forward / q.mass))
+        if gap is not None and tilt is not None and gap.peak is not None and gap.power is not None:
+            weight = tilt / gap.power
+            pull = pull._replace(base=columns(gap.base), tilt=columns(gap.peak, weight, torch.full_like(weight, order)))
         return pull
 
     def rows(self, rows: slice) -> "_Pull":
@@ -228,12 +244,16 @@ class _Pull(NamedTuple):
         z = policy.logits(*at, buffers[0])
         cap_slope = policy.cap_slope(z)
         e = torch.exp(z.sub_(self.top), out=view(buffers[1], *at))
-        factor, e_ref = None, None
+        factor, e_ref, tilted = None, None, None
         if reference is not None and self.base is not None:
             y = reference.logits(*at, buffers[2]).sub_(self.base)
             if self.forward is not None:
                 shift, weight = self.forward.split(1, -1)
                 e_ref = torch.sub(y, shift, out=view(buffers[3], *at)).exp_().mul_(weight)
+            if self.tilt is not None:
+                peak, weight, order = self.tilt.split(1, -1)
+                tilted = torch.sub(z, y, out=view(buffers[-1], *at)).mul_(order).add_(y)
+                tilted.sub_(peak).exp_().mul_(weight)
             if self.kl is not None:
                 mean, weight = self.kl.split(1, -1)
                 factor = torch.sub(z, y, out=y).sub_(mean).mul_(weight)
@@ -247,4 +267,6 @@ class _Pull(NamedTuple):
             e.scatter_add_(-1, index, torch.where(inside, self.target, 0))
         if e_ref is not None:
             e.sub_(e_ref)
+        if tilted is not None:
+            e.add_(tilted)
         return e if cap_slope is None else e.mul_(cap_slope)

@@ -17,13 +17,27 @@ from kleash.kl.tiles import Grid, Recipe, Side, view
 
 
 @dataclass(frozen=True, slots=True)
+class Also:
+    """What is measured besides, where there is a reference. forward_kl: KL(π_ref ‖ π). order: α of D_α(π ‖ π_ref).
+
+    What is not asked for costs nothing.
+    """
+
+    forward_kl: bool = False
+    order: float | None = None
+
+
+NOTHING_MORE = Also()
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """Everything about one call that is not a tensor."""
 
     grid: Grid
     recipes: tuple[Recipe, ...]  # the policy's, and the reference's if there is one
     dtype: torch.dtype
-    forward_kl: bool
+    also: Also
 
     def sides(self, tensors: Sequence[Any]) -> tuple[Side, Side | None]:
         """From hidden states, weight and bias of the policy, then of the reference if there is one."""
@@ -52,10 +66,12 @@ class Gap(NamedTuple):
     base: Tensor  # the reference's logit of the policy's top token
     policy: Tensor  # Σ e gap
     reference: Tensor  # Σ e_ref gap
+    peak: Tensor | None = None  # the largest tilt = α (z − top) + (1 − α) (z_ref − base); where an order is asked for
+    power: Tensor | None = None  # Σ exp(tilt − peak)
 
 
 def unpack(rows: Tensor) -> tuple[Softmax, Softmax | None, Gap | None]:
-    """[4 or 11, tokens] → moments of the policy, and of the reference and the gap if there is one.
+    """[4, 11 or 13, tokens] → moments of the policy, and of the reference and the gap if there is one.
 
     Source: the layout that `scan` writes.
     Proved by: tests/kl/test_fused.py::test_values_and_gradients_equal_float64_autograd
@@ -66,20 +82,21 @@ def unpack(rows: Tensor) -> tuple[Softmax, Softmax | None, Gap | None]:
 
 
 def scan(job: Job, policy: Side, reference: Side | None, targets: Tensor) -> Tensor:
-    """Moments [4 or 11, tokens] of every token over the whole vocabulary.
+    """Moments [4, 11 or 13, tokens] of every token over the whole vocabulary.
 
     Source: streaming softmax, Milakov & Gimelshein 2018, arXiv 1805.02867.
     Proved by: tests/kl/test_fused.py::test_values_and_gradients_equal_float64_autograd
     """
     state = torch.float64 if targets.device.type != "mps" else job.dtype
-    moments = targets.new_empty(4 if reference is None else 11, len(targets), dtype=state)
+    count = 4 if reference is None else 11 if job.also.order is None else 13
+    moments = targets.new_empty(count, len(targets), dtype=state)
     buffers = job.grid.buffers(2 if reference is None else 3, targets, job.dtype)
     for rows in job.grid.rows():
         total: Tensor | None = None
         for cols in job.grid.cols():
             tile = _scan_tile(job, policy, reference, targets[rows], (rows, cols), buffers)
             found = torch.stack([x.to(state) for x in tile])
-            total = found if total is None else _merge(total, found)
+            total = found if total is None else _merge(total, found, job.also.order)
         if total is not None:
             moments[:, rows] = total
     return moments
@@ -103,11 +120,18 @@ def _scan_tile(
     ref_target = _pick(y, targets, at[1])
     z.sub_(y.sub_(base))
     gap_policy = e.mul_(z).sum(-1)
+    tilted = [] if job.also.order is None else _power_sum(torch.add(y, z, alpha=job.also.order, out=e))
     torch.exp(y.sub_(ref_top - base), out=e)
     ref_mass = e.sum(-1)
-    gap_reference = z.mul_(e).sum(-1) if job.forward_kl else torch.zeros_like(mass)
+    gap_reference = z.mul_(e).sum(-1) if job.also.forward_kl else torch.zeros_like(mass)
     found += [ref_top.squeeze(-1), ref_mass, y.mul_(e).sum(-1), ref_target]
-    return [*found, base.squeeze(-1), gap_policy, gap_reference]
+    return [*found, base.squeeze(-1), gap_policy, gap_reference, *tilted]
+
+
+def _power_sum(tilt: Tensor) -> list[Tensor]:
+    """Its largest value and Σ exp(tilt − largest); the tile is consumed."""
+    peak = tilt.amax(-1, keepdim=True)
+    return [peak.squeeze(-1), tilt.sub_(peak).exp_().sum(-1)]
 
 
 def locate(targets: Tensor, cols: slice) -> tuple[Tensor, Tensor]:
@@ -126,7 +150,7 @@ def _pick(tile: Tensor, targets: Tensor, cols: slice) -> Tensor:
     return torch.where(inside, tile.gather(-1, index), 0).squeeze(-1)
 
 
-def _merge(first: Tensor, second: Tensor) -> Tensor:
+def _merge(first: Tensor, second: Tensor, order: float | None) -> Tensor:
     """Moments over two sets of columns → over their union."""
     (p1, q1, gap1), (p2, q2, gap2) = unpack(first), unpack(second)
     p, weights = _merge_softmax(p1, p2)
@@ -139,7 +163,19 @@ def _merge(first: Tensor, second: Tensor) -> Tensor:
         shift = (pi.top - p.top) - (gap.base - base)  # each half measured the gap from its own top token
         policy = policy + w * (gap.policy + shift * pi.mass)
         reference = reference + ref_w * (gap.reference + shift * qi.mass)
-    return torch.stack([*p, *q, base, policy, reference])
+    merged = [*p, *q, base, policy, reference]
+    if order is not None:
+        halves = ((p1, gap1), (p2, gap2))
+        shifts = [order * (pi.top - p.top) + (1 - order) * (gap.base - base) for pi, gap in halves]
+        merged += _merge_powers((gap1, gap2), shifts)
+    return torch.stack(merged)
+
+
+def _merge_powers(gaps: tuple[Gap, Gap], shifts: list[Tensor]) -> list[Tensor]:
+    peaks = [shift if gap.peak is None else gap.peak + shift for gap, shift in zip(gaps, shifts, strict=True)]
+    peak = torch.maximum(*peaks)
+    powers = [(own - peak).exp() if g.power is None else (own - peak).exp() * g.power for g, own in zip(gaps, peaks, strict=True)]
+    return [peak, powers[0] + powers[1]]
 
 
 def _merge_softmax(a: Softmax, b: Softmax) -> tuple[Softmax, tuple[Tensor, Tensor]]:
