@@ -247,6 +247,10 @@ class Step:
     )
     step_beta_clipped: int | None = metric("Moves of step_beta so far that met one of its bounds.")
     k3_linear_fraction: float | None = metric("Share of counted tokens past K3_BOUND, where k3 continues linearly.")
+    divergence: float | None = metric(
+        "What a penalty of kind `chi2` or `renyi` charges, before beta: its divergence summed over a sequence's tokens, mean over samples. Empty for penalties that charge the KL."
+    )
+    chi2_linear_fraction: float | None = metric("Share of counted tokens past CHI2_BOUND, where χ² continues linearly.")
     learning_rate: float | None = metric("Learning rate of this step's update.")
     seconds: dict[str, float] = field(
         default_factory=dict,

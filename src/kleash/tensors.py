@@ -92,6 +92,7 @@ class Look:
     logprobs: log π(token). ref: log π_ref(token). kl: exact KL(π(·|prefix) ‖ π_ref(·|prefix)). entropy: of
     π(·|prefix). All in nats, per position, fp32 (float64 for a float64 model). ref and kl are None without a
     reference. `values` are the critic's, of the state before each token, in units of reward; None without a critic.
+    renyi: Rényi divergence D_α(π(·|prefix) ‖ π_ref(·|prefix)) of the order that was asked for; None if none was.
     Numbers where the rollout's mask is False are finite and mean nothing.
     """
 
@@ -100,6 +101,7 @@ class Look:
     ref: Float[Tensor, "B T"] | None = None
     kl: Float[Tensor, "B T"] | None = None
     values: Float[Tensor, "B T"] | None = None
+    renyi: Float[Tensor, "B T"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

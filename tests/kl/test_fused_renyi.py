@@ -19,7 +19,9 @@ def check(case: Case, order: float, **options) -> None:
     p, q, leaves = log_probs(case)
     wanted = (order * p + (1 - order) * q).logsumexp(-1) / (order - 1)
     at = case.targets[..., None]
-    others = p.gather(-1, at)[..., 0] + (p.exp() * (p - q)).sum(-1) + (q.exp() * (q - p)).sum(-1) + (p.exp() * p).sum(-1)
+    others = (
+        p.gather(-1, at)[..., 0] + (p.exp() * (p - q)).sum(-1) + (q.exp() * (q - p)).sum(-1) + (p.exp() * p).sum(-1)
+    )
     found = case.run(order=order, forward_kl=True, **options)
     assert found.renyi is not None and found.kl is not None and found.kl_forward is not None
     assert error(found.renyi, wanted) < tolerance
@@ -69,7 +71,10 @@ def test_finite_up_to_100_nats(nats: float, order: float, chunk_bytes: int | Non
         p, q, leaves = log_probs(case)
         wanted = (order * p + (1 - order) * q).logsumexp(-1) / (order - 1)
         assert found is not None and error(found, wanted) < FP32
-        (gradient,), (truth,) = torch.autograd.grad(found.sum(), case.hidden), torch.autograd.grad(wanted.sum(), leaves[0])
+        (gradient,), (truth,) = (
+            torch.autograd.grad(found.sum(), case.hidden),
+            torch.autograd.grad(wanted.sum(), leaves[0]),
+        )
         assert (gradient.double() - truth).abs().max() < FP32  # of order 1: α/(α − 1) times a difference of two shares
 
 

@@ -11,6 +11,7 @@ from tests.tolerances import EXACT
 from kleash.errors import UsageError
 from kleash.kl.penalties import (
     PENALTIES,
+    Chi2,
     Exact,
     FutureSampled,
     InLoss,
@@ -18,6 +19,7 @@ from kleash.kl.penalties import (
     NoPenalty,
     Penalty,
     Ratios,
+    Renyi,
     kl_to_come,
 )
 from kleash.tensors import Look
@@ -34,6 +36,8 @@ ALL = [
     InLoss(estimator="k3", ratio="none"),
     InLoss(estimator="k2", ratio="none"),
     FutureSampled(),
+    Chi2(),
+    Renyi(),
     NoPenalty(),
 ]
 
@@ -81,7 +85,14 @@ def look(seed: int = 0) -> Look:
     random = torch.Generator().manual_seed(seed)
     logprobs, ref = (-3 * torch.rand(B, T, generator=random, dtype=torch.float64) for _ in range(2))
     kl = torch.rand(B, T, generator=random, dtype=torch.float64)
-    return Look(logprobs.requires_grad_(), torch.ones(B, T, dtype=torch.float64), ref, kl.requires_grad_())
+    renyi = 3 * torch.rand(B, T, generator=random, dtype=torch.float64)
+    return Look(
+        logprobs.requires_grad_(),
+        torch.ones(B, T, dtype=torch.float64),
+        ref,
+        kl.requires_grad_(),
+        renyi=renyi.requires_grad_(),
+    )
 
 
 def mask() -> torch.Tensor:
@@ -108,6 +119,12 @@ def expected(penalty: Penalty, at: tuple[int, int], seen: Look, ratios: Ratios) 
     match penalty:
         case Exact():
             return before[t] * kl[t], sum(before[n] * kl[n] for n in later)
+        case Chi2():
+            chi2 = [math.exp(d) - 1 for d in seen.renyi[i].tolist()]
+            return before[t] * chi2[t], sum(before[n] * chi2[n] for n in later)
+        case Renyi():
+            d = seen.renyi[i].tolist()
+            return before[t] * d[t], sum(before[n] * d[n] for n in later)
         case InReward():
             return None, sum(through[n] * x[n] for n in range(t, length))
         case InLoss(estimator="exact"):
@@ -153,15 +170,15 @@ def test_what_the_mask_hides_changes_no_counted_term(penalty, garbage):
     def dirtied(x):
         return torch.where(mask(), x.detach(), garbage)
 
-    logprobs, kl = dirtied(seen.logprobs).requires_grad_(), dirtied(seen.kl).requires_grad_()
-    found = penalty.terms(Look(logprobs, seen.entropy, dirtied(seen.ref), kl), mask(), ratios)
+    logprobs, kl, renyi = (dirtied(x).requires_grad_() for x in (seen.logprobs, seen.kl, seen.renyi))
+    found = penalty.terms(Look(logprobs, seen.entropy, dirtied(seen.ref), kl, renyi=renyi), mask(), ratios)
     for a, b in zip(clean, found, strict=True):
         assert (a is None) == (b is None)
         if a is not None and b is not None:
             assert torch.equal(a[mask()], b[mask()])
     if found.own is not None:
         total = torch.where(mask(), found.own, 0.0).sum()
-        for gradient in torch.autograd.grad(total, (logprobs, kl), allow_unused=True):
+        for gradient in torch.autograd.grad(total, (logprobs, kl, renyi), allow_unused=True):
             assert gradient is None or torch.isfinite(gradient[mask()]).all()
 
 

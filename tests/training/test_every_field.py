@@ -153,6 +153,9 @@ TURNS: dict[type, dict[str, Turn]] = {
             "column": "second",
         }.items()
     },
+    PENALTIES["renyi"]: {
+        "alpha": Turn(MOVING | {"kl__penalty": {"kind": "renyi", "alpha": 3.0}}, MOVING | {"kl__penalty": "renyi"})
+    },
     PENALTIES["in_reward"]: {"estimator": Turn({"kl__penalty": IN_REWARD_K2}, refused=UsageError)},
     PENALTIES["in_loss"]: {
         "estimator": Turn({"kl__penalty": {"kind": "in_loss", "estimator": "k2"}}, K3),

@@ -25,7 +25,7 @@ from tests.training.enumerated import (
 from torch import Tensor
 
 from kleash.algorithms import CISPO, GRPO, GSPO, RLOO
-from kleash.kl.penalties import Exact, FutureSampled, InLoss, InReward, KLTerms, NoPenalty
+from kleash.kl.penalties import Chi2, Exact, FutureSampled, InLoss, InReward, KLTerms, NoPenalty, Renyi
 
 SEQUENCE_PENALTIES = {"exact": Exact(), "in_reward": InReward(), "future_sampled": FutureSampled(), "none": NoPenalty()}
 #: algorithm → the constant c that its gradient carries at G = 2.
@@ -120,6 +120,31 @@ def test_in_loss_is_the_stated_per_position_gradient(name, tmp_path, monkeypatch
     # It is a different vector from the sequence's gradient: the future term is missing.
     whole = -gradient(objective(policy, reference, BETA, scores()), policy) / C
     assert relative(spy.seen[0], whole) > 1e-2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("penalty", [Chi2(), Renyi(alpha=0.5), Renyi(alpha=3.0)], ids=["chi2", "renyi 0.5", "renyi 3"])
+def test_steeper_penalties_have_the_stated_gradient(penalty, tmp_path, monkeypatch):
+    """∇(E R − β E Σ_t D_t), prefixes not held fixed; written with plain sums over the vocabulary."""
+    policy, reference = small_policy(1), small_policy(2)
+    p, q = logits_of(policy), logits_of(reference).detach()
+    if isinstance(penalty, Chi2):
+        each = ((p.exp() - q.exp()).square() / q.exp()).sum(-1)
+    else:
+        each = (p.exp() ** penalty.alpha * q.exp() ** (1 - penalty.alpha)).sum(-1).log() / (penalty.alpha - 1)
+    probability = token_logprobs(p).sum(1).exp()
+    charge = torch.where(SPACE.mask, each, 0.0).sum(1)
+    truth = -gradient((probability * (scores() - BETA * charge)).sum(), policy) / C
+    spy = run_step(Setting(RLOO(group_size=2), penalty), policy, reference, pairs(policy), tmp_path, monkeypatch)
+    assert relative(spy.seen[0], truth) < LOOP
+    # It is not the gradient with the divergence of whole sequences.
+    log_p, log_q = token_logprobs(logits_of(policy)).sum(1), token_logprobs(q).sum(1)
+    if isinstance(penalty, Chi2):
+        whole = (2 * log_p - log_q).exp().sum() - 1
+    else:
+        whole = (penalty.alpha * log_p + (1 - penalty.alpha) * log_q).logsumexp(0) / (penalty.alpha - 1)
+    other = -gradient((log_p.exp() * scores()).sum() - BETA * whole, policy) / C
+    assert relative(spy.seen[0], other) > 1e-2
 
 
 @pytest.mark.slow

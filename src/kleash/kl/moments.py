@@ -174,7 +174,10 @@ def _merge(first: Tensor, second: Tensor, order: float | None) -> Tensor:
 def _merge_powers(gaps: tuple[Gap, Gap], shifts: list[Tensor]) -> list[Tensor]:
     peaks = [shift if gap.peak is None else gap.peak + shift for gap, shift in zip(gaps, shifts, strict=True)]
     peak = torch.maximum(*peaks)
-    powers = [(own - peak).exp() if g.power is None else (own - peak).exp() * g.power for g, own in zip(gaps, peaks, strict=True)]
+    powers = [
+        (own - peak).exp() if g.power is None else (own - peak).exp() * g.power
+        for g, own in zip(gaps, peaks, strict=True)
+    ]
     return [peak, powers[0] + powers[1]]
 
 

@@ -2,65 +2,23 @@
 
     loss of token t  +=  β [ own_t + stop_grad(to_go_t − baseline) ℓ_t ]         ℓ_t = log π(token t)
 
-`exact` and `future_sampled` use both halves, `in_reward` only the credit, `in_loss` only the loss. A combination
-whose gradient is not what its name says is refused when the object is made, with the reason and the alternative.
+`exact` and `future_sampled` use both halves, `in_reward` only the credit, `in_loss` only the loss; `chi2` and `renyi`
+are in `divergence_penalties`. A combination whose gradient is not what its name says is refused when the object is
+made, with the reason and the alternative.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
-from pydantic import ConfigDict
 from torch import Tensor
 
 from kleash.errors import UsageError
+from kleash.kl.divergence_penalties import Chi2, Renyi
 from kleash.kl.estimators import k1, k2, k3
+from kleash.kl.terms import STRICT, KLTerms, Penalty, Ratios, charge_of_positions, kl_to_come
 from kleash.tensors import Look
-
-STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class Ratios(NamedTuple):
-    """Importance ratios of the policy to the old policy, per token; all 1 in the first update after sampling.
-
-    token: ρ_t, live. before: ρ_{<t} = Π_{s<t} ρ_s. through: ρ_{1:t}. The products are detached and may be truncated.
-    """
-
-    token: Float[Tensor, "B T"]
-    before: Float[Tensor, "B T"]
-    through: Float[Tensor, "B T"]
-
-
-class KLTerms(NamedTuple):
-    """own: live, times beta in the loss. to_go: detached, times beta out of the advantage. None: absent."""
-
-    own: Float[Tensor, "B T"] | None
-    to_go: Float[Tensor, "B T"] | None
-
-
-@runtime_checkable
-class Penalty(Protocol):
-    """A frozen dataclass that turns a look at the tokens into its two KL terms."""
-
-    needs_reference: ClassVar[bool]
-
-    @property
-    def label(self) -> str:
-        """What the expected gradient of this choice is, in words."""
-        ...
-
-    def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms: ...
-
-
-def kl_to_come(per_token: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
-    """F_t = Σ_{n>t} x_n in nats, detached.
-
-    Source: product rule of ∇KL, Amini et al. 2025, arXiv 2504.10637.
-    Proved by: tests/kl/test_penalties.py::test_kl_to_come_equals_slow_loop
-    """
-    x = torch.where(mask, per_token.detach(), 0.0)
-    return x.flip(1).cumsum(1).flip(1) - x
 
 
 def _reference_kl(look: Look) -> Float[Tensor, "B T"]:
@@ -79,6 +37,7 @@ class Exact:
 
     __pydantic_config__ = STRICT
     needs_reference: ClassVar[bool] = True
+    order: ClassVar[float | None] = None
 
     kind: Literal["exact"] = "exact"
 
@@ -92,9 +51,7 @@ class Exact:
         Source: Amini et al. 2025, arXiv 2504.10637 (Rao–Blackwellised gradient).
         Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
         """
-        kl = _reference_kl(look)
-        own = ratios.before * kl
-        return KLTerms(own=own, to_go=kl_to_come(own, mask))
+        return charge_of_positions(_reference_kl(look), mask, ratios)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +60,7 @@ class InReward:
 
     __pydantic_config__ = STRICT
     needs_reference: ClassVar[bool] = True
+    order: ClassVar[float | None] = None
 
     kind: Literal["in_reward"] = "in_reward"
     estimator: Literal["k1", "k2", "k3", "exact"] = "k1"
@@ -143,6 +101,7 @@ class InLoss:
 
     __pydantic_config__ = STRICT
     needs_reference: ClassVar[bool] = True
+    order: ClassVar[float | None] = None
 
     kind: Literal["in_loss"] = "in_loss"
     estimator: Literal["k1", "k2", "k3", "exact"] = "exact"
@@ -191,6 +150,7 @@ class FutureSampled:
 
     __pydantic_config__ = STRICT
     needs_reference: ClassVar[bool] = True
+    order: ClassVar[float | None] = None
 
     kind: Literal["future_sampled"] = "future_sampled"
 
@@ -215,6 +175,7 @@ class NoPenalty:
 
     __pydantic_config__ = STRICT
     needs_reference: ClassVar[bool] = False
+    order: ClassVar[float | None] = None
 
     kind: Literal["none"] = "none"
 
@@ -236,5 +197,22 @@ PENALTIES: dict[str, type] = {
     "in_reward": InReward,
     "in_loss": InLoss,
     "future_sampled": FutureSampled,
+    "chi2": Chi2,
+    "renyi": Renyi,
     "none": NoPenalty,
 }
+
+__all__ = [
+    "PENALTIES",
+    "Chi2",
+    "Exact",
+    "FutureSampled",
+    "InLoss",
+    "InReward",
+    "KLTerms",
+    "NoPenalty",
+    "Penalty",
+    "Ratios",
+    "Renyi",
+    "kl_to_come",
+]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from kleash.errors import UsageError
 from kleash.kl.fused import fused
+from kleash.kl.moments import Also
 from kleash.models.adapters import POLICY_ADAPTER, is_adapted
 from kleash.models.critic import Critic, save_critic
 from kleash.models.heads import Recipe, head_of
@@ -45,8 +46,11 @@ class Policy(nn.Module):
         temperature: float = 1.0,
         path: PathName = "packed",
         rows: int | None = None,
+        order: float | None = None,
     ) -> Look:
         """Log-probs, entropy, the critic's values and, given the reference's states, exact KL of each counted token.
+
+        `order`: of a Rényi divergence to the reference, measured besides.
 
         Only counted positions go through the head; the rest of each result is 0. `rows`: how many completions go
         through the body at a time, by the paths that can; it changes memory and time only.
@@ -62,6 +66,7 @@ class Policy(nn.Module):
                 ref_hidden=None if reference is None else reference.hidden[mask],
                 ref_head=None if reference is None else reference.head,
                 temperature=temperature,
+                also=Also(order=order),
             )
         return Look(
             logprobs=_spread(seen.logprobs, mask),
@@ -69,6 +74,7 @@ class Policy(nn.Module):
             ref=None if seen.ref_logprobs is None else _spread(seen.ref_logprobs, mask),
             kl=None if seen.kl is None else _spread(seen.kl, mask),
             values=values,
+            renyi=None if seen.renyi is None else _spread(seen.renyi, mask),
         )
 
     def hidden(self, rollout: Rollout, path: PathName = "packed", rows: int | None = None) -> Float[Tensor, "B T H"]:

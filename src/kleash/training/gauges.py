@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from kleash import text
+from kleash.kl.divergence_penalties import Chi2, Renyi, beyond_chi2_bound
 from kleash.kl.estimators import beyond_bound
 from kleash.kl.measure import measure
 from kleash.kl.penalties import InLoss, Penalty
@@ -113,6 +114,12 @@ def update_figures(learned: Learned, penalty: Penalty, rollout: Rollout) -> dict
     if isinstance(penalty, InLoss) and penalty.estimator == "k3" and learned.look.ref is not None:
         beyond = beyond_bound(learned.look.logprobs - learned.look.ref)
         linear = float((beyond & rollout.mask).sum() / rollout.mask.sum())
+    charged, steep = None, None
+    if isinstance(penalty, Chi2 | Renyi):
+        sums = torch.where(rollout.mask, penalty.measure(learned.look).double(), 0.0).sum(1)
+        charged = float(sums[rollout.mask.any(1)].mean())
+    if isinstance(penalty, Chi2):
+        steep = float((beyond_chi2_bound(learned.look) & rollout.mask).sum() / rollout.mask.sum())
     return {
         "loss": learned.loss,
         "grad_norm": learned.grad_norm,
@@ -125,6 +132,8 @@ def update_figures(learned: Learned, penalty: Penalty, rollout: Rollout) -> dict
         "explained_variance": learned.explained_variance,
         "ptx_loss": learned.ptx_loss,
         "k3_linear_fraction": linear,
+        "divergence": charged,
+        "chi2_linear_fraction": steep,
     }
 
 

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 
 from kleash.beta import PI, PID, Constant, Cosine, Dual, Linear, PPORule, Ziegler
 from kleash.errors import UsageError
-from kleash.kl.penalties import Exact, FutureSampled, InLoss, InReward, NoPenalty
+from kleash.kl.penalties import Chi2, Exact, FutureSampled, InLoss, InReward, NoPenalty, Renyi
 from kleash.records import Target
 from kleash.training.section import STRICT, named_kind
 
@@ -28,7 +28,8 @@ def _budget(value: Any) -> Any:
 
 
 PenaltyConfig = Annotated[
-    Annotated[Exact | InReward | InLoss | FutureSampled | NoPenalty, Field(discriminator="kind")], named_kind("exact")
+    Annotated[Exact | InReward | InLoss | FutureSampled | Chi2 | Renyi | NoPenalty, Field(discriminator="kind")],
+    named_kind("exact"),
 ]
 ControllerConfig = Annotated[
     Annotated[PI | PID | Dual | Ziegler | PPORule | Constant | Linear | Cosine, Field(discriminator="kind")],

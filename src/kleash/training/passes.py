@@ -5,9 +5,8 @@ Nothing here zeroes a gradient or moves a weight.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,7 +52,7 @@ def observe(policy: Policy, rollout: Rollout, reference: ReferenceStates | None,
     for first, last in spans(rollout.n_prompts, update.groups_per_pass or rollout.n_prompts):
         part = rollout.groups(first, last)
         states = None if reference is None else reference.rows(rollout.rows(first, last), part.mask.shape[1])
-        looks.append(policy(part, reference=states, temperature=update.temperature, path=update.path))
+        looks.append(_seen(policy, part, states, update))
     return joined(looks, rollout)
 
 
@@ -64,7 +63,7 @@ def differentiate(policy: Policy, batch: Batch, update: Update, totals: Totals, 
     loss, clipped, truncations = 0.0, 0, 0
     for first, last in spans(batch.rollout.n_prompts, update.groups_per_pass or batch.rollout.n_prompts):
         part = batch.groups(first, last)
-        look = policy(part.rollout, reference=part.reference, temperature=update.temperature, path=update.path)
+        look = _seen(policy, part.rollout, part.reference, update)
         looks.append(_detached(look))
         if not part.mask.any():
             continue
@@ -77,19 +76,28 @@ def differentiate(policy: Policy, batch: Batch, update: Update, totals: Totals, 
     return Passed(joined(looks, batch.rollout), loss, clipped, truncations, fit)
 
 
+def _seen(policy: Policy, rollout: Rollout, reference: ReferenceStates | None, update: Update) -> Look:
+    return policy(
+        rollout,
+        reference=reference,
+        temperature=update.temperature,
+        path=update.path,
+        order=update.penalty.order,
+    )
+
+
 def spans(n: int, size: int) -> list[tuple[int, int]]:
     """0 … n cut into consecutive (first, last) of `size`, the last one smaller."""
     return [(i, min(i + size, n)) for i in range(0, n, size)]
 
 
 def _detached(look: Look) -> Look:
-    return Look(
-        look.logprobs.detach(),
-        look.entropy.detach(),
-        None if look.ref is None else look.ref.detach(),
-        None if look.kl is None else look.kl.detach(),
-        None if look.values is None else look.values.detach(),
-    )
+    return Look(*(x if x is None else x.detach() for x in _tensors(look)))
+
+
+def _tensors(look: Look) -> list[Any]:
+    """In the order of its fields."""
+    return [getattr(look, field.name) for field in fields(look)]
 
 
 def joined(looks: list[Look], rollout: Rollout) -> Look:
@@ -103,14 +111,5 @@ def joined(looks: list[Look], rollout: Rollout) -> Look:
             row += part.shape[0]
         return whole
 
-    def given(name: str) -> Iterator[Tensor]:
-        return (value for look in looks if (value := getattr(look, name)) is not None)
-
-    refs, kls, values = list(given("ref")), list(given("kl")), list(given("values"))
-    return Look(
-        stacked(list(given("logprobs"))),
-        stacked(list(given("entropy"))),
-        stacked(refs) if refs else None,
-        stacked(kls) if kls else None,
-        stacked(values) if values else None,
-    )
+    parts = zip(*map(_tensors, looks), strict=True)
+    return Look(*(None if part[0] is None else stacked([x for x in part if x is not None]) for part in parts))

@@ -1,0 +1,71 @@
+"""What a penalty is made of: the ratios it is given, its two terms, and how a charge per position becomes them."""
+
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import ConfigDict
+from torch import Tensor
+
+from kleash.tensors import Look
+
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Ratios(NamedTuple):
+    """Importance ratios of the policy to the old policy, per token; all 1 in the first update after sampling.
+
+    token: ρ_t, live. before: ρ_{<t} = Π_{s<t} ρ_s. through: ρ_{1:t}. The products are detached and may be truncated.
+    """
+
+    token: Float[Tensor, "B T"]
+    before: Float[Tensor, "B T"]
+    through: Float[Tensor, "B T"]
+
+
+class KLTerms(NamedTuple):
+    """own: live, times beta in the loss. to_go: detached, times beta out of the advantage. None: absent."""
+
+    own: Float[Tensor, "B T"] | None
+    to_go: Float[Tensor, "B T"] | None
+
+
+@runtime_checkable
+class Penalty(Protocol):
+    """A frozen dataclass that turns a look at the tokens into its two KL terms."""
+
+    needs_reference: ClassVar[bool]
+
+    @property
+    def order(self) -> float | None:
+        """The order of the Rényi divergence that a look must measure for it; None: no need."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """What the expected gradient of this choice is, in words."""
+        ...
+
+    def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms: ...
+
+
+def kl_to_come(per_token: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+    """F_t = Σ_{n>t} x_n in nats, detached.
+
+    Source: product rule of ∇KL, Amini et al. 2025, arXiv 2504.10637.
+    Proved by: tests/kl/test_penalties.py::test_kl_to_come_equals_slow_loop
+    """
+    x = torch.where(mask, per_token.detach(), 0.0)
+    return x.flip(1).cumsum(1).flip(1) - x
+
+
+def charge_of_positions(value: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
+    """The terms whose gradient is ∇E_π[Σ_t D_t], D_t a live function of the prefix and of π at it.
+
+    Own term ρ_{<t} D_t, credit Σ_{n>t} ρ_{<n} D_n, by the product rule: ∇E[D_n] = E[∇D_n + D_n Σ_{t<n} ∇ℓ_t].
+
+    Source: Amini et al. 2025, arXiv 2504.10637 (for the KL).
+    Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
+    """
+    own = ratios.before * value
+    return KLTerms(own=own, to_go=kl_to_come(own, mask))
