@@ -92,12 +92,8 @@ def spans(n: int, size: int) -> list[tuple[int, int]]:
 
 
 def _detached(look: Look) -> Look:
-    return Look(*(x if x is None else x.detach() for x in _tensors(look)))
-
-
-def _tensors(look: Look) -> list[Any]:
-    """In the order of its fields."""
-    return [getattr(look, field.name) for field in fields(look)]
+    seen = {field.name: getattr(look, field.name) for field in fields(look)}
+    return Look(**{name: x if x is None else x.detach() for name, x in seen.items()})
 
 
 def joined(looks: list[Look], rollout: Rollout) -> Look:
@@ -111,5 +107,6 @@ def joined(looks: list[Look], rollout: Rollout) -> Look:
             row += part.shape[0]
         return whole
 
-    parts = zip(*map(_tensors, looks), strict=True)
-    return Look(*(None if part[0] is None else stacked([x for x in part if x is not None]) for part in parts))
+    seen: dict[str, list[Any]] = {field.name: [getattr(look, field.name) for look in looks] for field in fields(Look)}
+    whole: dict[str, Any] = {name: None if parts[0] is None else stacked(parts) for name, parts in seen.items()}
+    return Look(**whole)
