@@ -229,7 +229,13 @@ class _Pull(NamedTuple):
             pull = pull._replace(base=columns(gap.base), kl=columns(gap.policy / p.mass, kl / p.mass))
         if q is not None and gap is not None and forward is not None:
             pull = pull._replace(base=columns(gap.base), forward=columns(q.top - gap.base, forward / q.mass))
-        if gap is not None and tilt is not None and gap.peak is not None and gap.power is not None:
+        if (
+            gap is not None
+            and order is not None
+            and tilt is not None
+            and gap.peak is not None
+            and gap.power is not None
+        ):
             weight = tilt / gap.power
             pull = pull._replace(base=columns(gap.base), tilt=columns(gap.peak, weight, torch.full_like(weight, order)))
         return pull

@@ -93,7 +93,8 @@ def spans(n: int, size: int) -> list[tuple[int, int]]:
 
 def _detached(look: Look) -> Look:
     seen = {field.name: getattr(look, field.name) for field in fields(look)}
-    return Look(**{name: x if x is None else x.detach() for name, x in seen.items()})
+    detached: dict[str, Any] = {name: x if x is None else x.detach() for name, x in seen.items()}
+    return Look(**detached)
 
 
 def joined(looks: list[Look], rollout: Rollout) -> Look:
