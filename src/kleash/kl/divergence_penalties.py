@@ -53,7 +53,7 @@ class Chi2:
         Proved by: tests/kl/test_divergence_penalties.py::test_measures_equal_the_written_out_sums
         """
         order_two = _divergence(look)
-        near = order_two.clamp_max(CHI2_BOUND)  # its gradient is 0 past the bound, where the tangent's is not
+        near = order_two.clamp_max(CHI2_BOUND)  # counted in chi2_linear_fraction
         return torch.expm1(near) + math.exp(CHI2_BOUND) * (order_two - near)
 
     def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
