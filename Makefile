@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
 .PHONY: help demo test check lint docs clean tiny tiny-report \
-	bench bench-estimators bench-fused bench-controllers bench-leash bench-shaping bench-posterior bench-demo bench-smollm2 bench-kill
+	bench bench-demo
 
 help:
 	@echo "make demo         the leash seen: the tiny model trained without it and with it"
@@ -18,7 +18,7 @@ help:
 	@echo "make check        lint, types, import direction and the fast tests"
 	@echo "make docs         write docs/metrics.md and docs/equations.md again"
 	@echo "make tiny         train the embedded tiny model again; make tiny-report judges it"
-	@echo "make bench-NAME   estimators fused controllers leash shaping posterior demo smollm2 kill: the tables of docs/runs"
+	@echo "make bench-NAME   a table of docs/runs: any program of benchmarks/, with - for _"
 
 $(VENV)/.run: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("kleash needs Python 3.11 or newer; name one: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
@@ -56,8 +56,8 @@ tiny-report: $(VENV)/.dev
 
 bench: bench-estimators bench-controllers bench-fused
 
-bench-estimators bench-fused bench-controllers bench-leash bench-shaping bench-posterior bench-smollm2 bench-kill: bench-%: $(VENV)/.dev
-	$(BIN)/python -m benchmarks.$*
+bench-%: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.$(subst -,_,$*)
 
 bench-demo: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.demo_seeds

@@ -8,8 +8,8 @@ Runs that are finished in runs/bench-leash are not done again. Exits with 1 if a
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,13 @@ class Case:
     penalty: str = "exact"
     rate: float = RATE
     targets: tuple[float, ...] = (TARGET,)
+    name: str | None = None  # in the table and the run's directory, where the algorithm's kind is not enough
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the algorithm
+    model: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def called(self) -> str:
+        return self.name or self.algorithm
 
     @property
     def steps(self) -> int:
@@ -79,14 +86,15 @@ class Case:
         phases = [{"at": i * PHASE, "target": f"{t:g} nats/sequence"} for i, t in enumerate(self.targets)]
         target: Any = phases if len(phases) > 1 else phases[0]["target"]
         many = "" if len(phases) == 1 else " schedule"
-        label = f"{self.algorithm} {self.penalty} {self.rate:.2g}{many} seed {seed}"
+        label = f"{self.called} {self.penalty} {self.rate:.2g}{many} seed {seed}"
         return planned(
             OUT / label.replace(" ", "-"),
             label,
             steps=self.steps,
             seed=seed,
             learning_rate=self.rate,
-            algorithm={"kind": self.algorithm},
+            model={"policy": "kleash:tiny", "device": "cpu", **self.model},
+            algorithm={"kind": self.algorithm, **self.settings},
             kl={"target": target, "penalty": PENALTIES[self.penalty], "controller": CONTROLLER},
         )
 
@@ -143,15 +151,18 @@ def ema(values: Sequence[float]) -> list[float]:
     return smooth
 
 
-def page(seeds: Sequence[int]) -> tuple[str, list[str]]:
-    """The page of the finished runs, and what failed; a run that is not done is a failure too, and the page says so."""
-    text, failed = INTRODUCTION.format(machine=machine(), **CONTROLLER), []
-    missing = [run.label for case in cases() for seed in seeds if not done(run := case.run(seed))]
+def page(cases: Sequence[Case], seeds: Sequence[int], notes: Mapping[str, str]) -> tuple[str, list[str]]:
+    """The tables of the finished runs, a section for each note, and what failed.
+
+    A run that is not done is a failure too, and the page says so.
+    """
+    text, failed = "", []
+    missing = [run.label for case in cases for seed in seeds if not done(run := case.run(seed))]
     if missing:
-        text += f"\n**{len(missing)} of {len(seeds) * len(cases())} runs are not done yet.**\n"
-    for section, note in NOTES.items():
+        text += f"\n**{len(missing)} of {len(seeds) * len(cases)} runs are not done yet.**\n"
+    for section, note in notes.items():
         rows = []
-        for case, seed in ((case, seed) for case in cases() for seed in seeds if case.section == section):
+        for case, seed in ((case, seed) for case in cases for seed in seeds if case.section == section):
             run = case.run(seed)
             if run.label in missing:
                 continue
@@ -174,7 +185,7 @@ NOTES = {
 
 def row(case: Case, seed: int, found: Held) -> list[str]:
     return [
-        case.algorithm,
+        case.called,
         case.penalty,
         f"{case.rate:.2g}",
         str(seed),
@@ -187,22 +198,23 @@ def row(case: Case, seed: int, found: Held) -> list[str]:
     ]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Train every placement of the KL and print how the target was held.")
+def bench(cases: Sequence[Case], introduction: str, notes: Mapping[str, str]) -> int:
+    """Trains what is missing and prints the page: the command line of a bench of leashes."""
+    parser = argparse.ArgumentParser(description="Train runs with a KL target and print how it was held.")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, help="runs at a time; 0: train nothing")
     parser.add_argument("--only", default="", help="train only runs whose name has this in it")
     chosen = parser.parse_args()
     seeds = range(chosen.seeds)
-    runs = [case.run(seed) for seed in seeds for case in cases()]
+    runs = [case.run(seed) for seed in seeds for case in cases]
     if chosen.at_once:
         train_missing([run for run in runs if chosen.only in run.label], chosen.at_once)
-    text, failed = page(seeds)
-    print(text, end="")
+    text, failed = page(cases, seeds, notes)
+    print(introduction.format(machine=machine(), **CONTROLLER) + text, end="")
     for what in failed:
         print(f"FAILED: {what}", file=sys.stderr)
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(bench(cases(), INTRODUCTION, NOTES))

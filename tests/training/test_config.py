@@ -229,8 +229,27 @@ def test_what_is_left_out_is_decided_here(kl, law, beta, holds):
     assert (kl.law, kl.first_beta, bool(kl.schedule)) == (law, beta, holds)
 
 
+@pytest.mark.parametrize(
+    ("kl", "beta", "target"),
+    [
+        (None, 0.5, DEFAULT_TARGET),
+        ({"target": "4 nats/sequence"}, 0.5, "4 nats/sequence"),
+        ({"controller": "dual"}, 0.5, DEFAULT_TARGET),
+        ({"controller": {"kind": "linear", "end": 0, "steps": 10}}, 0.5, None),
+        ({"target": "4 nats/sequence", "beta": 0.05}, 0.05, "4 nats/sequence"),
+        ({"penalty": "none"}, 0.0, None),
+    ],
+)
+def test_a_reward_in_standard_deviations_starts_from_a_larger_beta(kl, beta, target):
+    said = {} if kl is None else {"kl": kl}
+    config = parse_config(tree(algorithm={"kind": "gspo"}, **said))
+    assert (config.kl.first_beta, config.kl.target) == (beta, target)
+    assert parse_config(tree(algorithm={"kind": "gspo", "std": "none"}, **said)).kl == parse_config(tree(**said)).kl
+
+
 RESOLVABLE: list[dict[str, Any]] = [
     {},
+    {"algorithm": {"kind": "gspo"}},
     {"kl": {"beta": 0.1}},
     {"kl": {"penalty": "none"}},
     {"kl": {"target": [{"at": 0, "target": "4 nats/token"}, {"at": 3, "target": "2 nats/token"}]}},

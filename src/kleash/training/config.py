@@ -15,7 +15,7 @@ from kleash.models.spec import Chat, ModelSpec
 from kleash.records import Target
 from kleash.rewards.spec import RewardSpec
 from kleash.training.budget import least
-from kleash.training.kl_config import KLSpec
+from kleash.training.kl_config import KLSpec, standardised
 from kleash.training.section import STRICT, named_kind
 from kleash.training.train_config import TrainSpec
 
@@ -58,7 +58,11 @@ class DataSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """A whole run. `out` is its directory. kl: left out, the algorithm's own (none for one published without)."""
+    """A whole run. `out` is its directory. kl: left out, the algorithm's own (none for one published without).
+
+    Where the algorithm divides the reward by each group's standard deviation, beta is counted in standard deviations of
+    the reward, and a first beta that was left out is DEFAULT_BETA_IN_DEVIATIONS.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -74,6 +78,8 @@ class Config:
         if self.kl is None:  # pyright: ignore[reportUnnecessaryComparison]
             own = OWN_PENALTY.get(self.algorithm.kind, Exact)()
             object.__setattr__(self, "kl", KLSpec(penalty=own))
+        if getattr(self.algorithm, "std", None) == "group":
+            object.__setattr__(self, "kl", standardised(self.kl))
         if not self.rewards:
             raise UsageError('no [[rewards]]: name at least one, for example [[rewards]] with use = "vader"')
         if self.data.held_out is None and (self.train.evaluate_every, self.train.evaluate_samples) != (None, 1):

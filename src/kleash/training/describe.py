@@ -91,9 +91,9 @@ def _leash(job: Job) -> str:
         return f"no penalty{', as published' if published else ''}; the KL is measured all the same"
     if not kl.schedule:
         return f"beta {kl.first_beta:g}, {kl.law.kind}"
-    given = kl.target is not None
     first = Target.parse(kl.schedule[0].target)
-    why = "" if given else f" (the default, {DEFAULT_TARGET}: conservative; set kl.target to loosen it)"
+    left_out = str(first) == DEFAULT_TARGET
+    why = f" (the default, {DEFAULT_TARGET}: conservative; set kl.target to loosen it)" if left_out else ""
     more = f", {len(kl.schedule) - 1} later changes" if len(kl.schedule) > 1 else ""
     length = job.config.train.max_new_tokens
     other = (
