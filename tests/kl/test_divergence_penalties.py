@@ -7,7 +7,7 @@ import torch
 from tests.tolerances import EXACT, LOOP
 
 from kleash.errors import UsageError
-from kleash.kl.divergence_penalties import CHI2_BOUND, Chi2, Renyi, beyond_chi2_bound
+from kleash.kl.divergence_penalties import CHI2_BOUND, Chi2, Renyi, beyond_chi2_bound, order_of
 from kleash.kl.fused import fused
 from kleash.kl.moments import Also
 from kleash.tensors import Head, Look
@@ -24,7 +24,7 @@ def look_at(logits: torch.Tensor, ref_logits: torch.Tensor, order: float) -> Loo
 @pytest.mark.parametrize("penalty", [Chi2(), Renyi(alpha=0.3), Renyi(), Renyi(alpha=4.0)], ids=repr)
 def test_measures_equal_the_written_out_sums(penalty):
     logits, ref_logits = torch.randn(2, 3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    found = penalty.measure(look_at(logits, ref_logits, penalty.order))
+    found = penalty.measure(look_at(logits, ref_logits, order_of(penalty)))
     p, q = logits.softmax(-1), ref_logits.softmax(-1)
     for i, t in torch.cartesian_prod(torch.arange(3), torch.arange(5)).tolist():
         rows = list(zip(p[i, t].tolist(), q[i, t].tolist(), strict=True))

@@ -34,7 +34,7 @@ from kleash.models.stopping import Ends
 from kleash.rewards.load import Rewarder
 from kleash.runlog.jsonl import Writer
 from kleash.tensors import Rollout
-from kleash.training import collect, online
+from kleash.training import online, rolling
 from kleash.training.data import as_prompts
 from kleash.training.job import Job, Progressing, Sinks
 from kleash.training.passes import Update
@@ -178,7 +178,7 @@ def run_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Spy:
     """One step of `kleash.training.online` with this rollout in the place of the sampler's."""
-    monkeypatch.setattr(collect, "sample", lambda *args, **kwargs: setting.edit(rollout))
+    monkeypatch.setattr(rolling, "sample", lambda *args, **kwargs: setting.edit(rollout))
     n = rollout.n_prompts
     tokenizer = small_tokenizer()
     reward = scores() if setting.reward is None else setting.reward

@@ -63,7 +63,7 @@ def test_the_figures_by_hand(tmp_path, monkeypatch):
     """Score, its clustered error, KL per sequence and token, length: from the texts the reward saw and the models."""
     rollouts: list[Rollout] = []
     sample = evaluate.sample
-    monkeypatch.setattr(evaluate, "sample", lambda *a, **k: rollouts.append(sample(*a, **k)) or rollouts[-1])
+    monkeypatch.setattr(rolling, "sample", lambda *a, **k: rollouts.append(sample(*a, **k)) or rollouts[-1])
     tree = held(tmp_path, train__evaluate_samples=3, train__prompts_per_step=2, train__learning_rate=1e-2)
     run = start(parse_config(tree | {"rewards": [{"use": f"{tmp_path / 'rewards.py'}:even"}]})).path
     done = evaluations(run)
@@ -129,7 +129,7 @@ def test_the_same_noise_each_time_in_batches_of_any_size(tmp_path):
 def test_greedy_is_the_likeliest_text(tmp_path, monkeypatch):
     rollouts: list[Rollout] = []
     sample = evaluate.sample
-    monkeypatch.setattr(evaluate, "sample", lambda *a, **k: rollouts.append(sample(*a, **k)) or rollouts[-1])
+    monkeypatch.setattr(rolling, "sample", lambda *a, **k: rollouts.append(sample(*a, **k)) or rollouts[-1])
     run = start(parse_config(held(tmp_path, train__evaluate_samples="greedy", train__steps=2))).path
     policy = AutoModelForCausalLM.from_pretrained(run / "checkpoints" / "step-000002")
     rollout = rollouts[-1]

@@ -38,7 +38,6 @@ class Chi2:
 
     __pydantic_config__ = STRICT
     needs_reference: ClassVar[bool] = True
-    order: ClassVar[float | None] = 2.0
 
     kind: Literal["chi2"] = "chi2"
 
@@ -86,10 +85,6 @@ class Renyi:
             )
 
     @property
-    def order(self) -> float | None:
-        return self.alpha
-
-    @property
     def label(self) -> str:
         return (
             f"the expected sum over positions of the Rényi divergence of order {self.alpha:g}, policy‖reference: per "
@@ -111,6 +106,21 @@ class Renyi:
         Proved by: tests/training/test_gradient.py::test_steeper_penalties_have_the_stated_gradient
         """
         return charge_of_positions(self.measure(look), mask, ratios)
+
+
+def order_of(penalty: object) -> float | None:
+    """The order of the Rényi divergence that a look must measure for a penalty; None for those that need none.
+
+    Source: χ² = exp(D₂) − 1, van Erven & Harremoës 2014, arXiv 1206.2459 eq. 7.
+    Proved by: tests/kl/test_divergence_penalties.py::test_measures_equal_the_written_out_sums
+    """
+    match penalty:
+        case Chi2():
+            return 2.0
+        case Renyi():
+            return penalty.alpha
+        case _:
+            return None
 
 
 def _divergence(look: Look) -> Float[Tensor, "B T"]:

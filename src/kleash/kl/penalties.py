@@ -37,7 +37,6 @@ class Exact:
 
     __pydantic_config__ = STRICT
     needs_reference: ClassVar[bool] = True
-    order: ClassVar[float | None] = None
 
     kind: Literal["exact"] = "exact"
 
@@ -60,7 +59,6 @@ class InReward:
 
     __pydantic_config__ = STRICT
     needs_reference: ClassVar[bool] = True
-    order: ClassVar[float | None] = None
 
     kind: Literal["in_reward"] = "in_reward"
     estimator: Literal["k1", "k2", "k3", "exact"] = "k1"
@@ -101,7 +99,6 @@ class InLoss:
 
     __pydantic_config__ = STRICT
     needs_reference: ClassVar[bool] = True
-    order: ClassVar[float | None] = None
 
     kind: Literal["in_loss"] = "in_loss"
     estimator: Literal["k1", "k2", "k3", "exact"] = "exact"
@@ -150,7 +147,6 @@ class FutureSampled:
 
     __pydantic_config__ = STRICT
     needs_reference: ClassVar[bool] = True
-    order: ClassVar[float | None] = None
 
     kind: Literal["future_sampled"] = "future_sampled"
 
@@ -175,7 +171,6 @@ class NoPenalty:
 
     __pydantic_config__ = STRICT
     needs_reference: ClassVar[bool] = False
-    order: ClassVar[float | None] = None
 
     kind: Literal["none"] = "none"
 

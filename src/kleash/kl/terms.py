@@ -37,11 +37,6 @@ class Penalty(Protocol):
     needs_reference: ClassVar[bool]
 
     @property
-    def order(self) -> float | None:
-        """The order of the Rényi divergence that a look must measure for it; None: no need."""
-        ...
-
-    @property
     def label(self) -> str:
         """What the expected gradient of this choice is, in words."""
         ...

@@ -182,10 +182,20 @@ def sample(
         RunError: a model that ignores its cache.
     """
     _check(prompts, prompt_index, group_size, settings, ends)
+    noise = keyed_noise(seed, step, prompt_index, group_size, settings.max_new_tokens)
+    return drawn(policy, prompts, settings, ends, noise)
+
+
+@torch.no_grad()
+def drawn(
+    policy: Policy, prompts: list[list[int]], settings: Sampling, ends: Ends, noise: Int[Tensor, "B T"]
+) -> Rollout:
+    """The same with the noise as given: a row for each completion of each prompt, T = max_new_tokens."""
+    group_size = len(noise) // len(prompts)
     head = _widen(policy.head())
     device, T = head.weight.device, settings.max_new_tokens
     prompt_ids, prompt_mask = left_padded(prompts, ends.pad_id, device)
-    noise = keyed_noise(seed, step, prompt_index, group_size, T).to(device)
+    noise = noise.to(device)
     eos = torch.tensor(ends.eos_ids, device=device)
     record = _Record.blank(len(prompts) * group_size, T, ends.pad_id, head.weight)
     with _evaluating(policy):

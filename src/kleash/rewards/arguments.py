@@ -9,7 +9,7 @@ from kleash.errors import UsageError
 from kleash.records import Prompt
 
 
-def chosen(function: Callable[..., Any], available: Mapping[str, Any]) -> dict[str, Any]:
+def chosen(function: Callable[..., Any], available: Mapping[str, Any], what: str = "reward") -> dict[str, Any]:
     """The part of `available` that `function` accepts. Arguments bound by functools.partial stay as bound.
 
     Raises:
@@ -24,7 +24,7 @@ def chosen(function: Callable[..., Any], available: Mapping[str, Any]) -> dict[s
     missing = [n for n, p in named.items() if p.default is p.empty and n not in available]
     if missing:
         raise UsageError(
-            f"reward {name_of(function)!r} needs {_listed(missing)}, which the prompts have no column for; "
+            f"{what} {name_of(function)!r} needs {_listed(missing)}, which the prompts have no column for; "
             f"there is {_listed(sorted(available))}"
         )
     if any(p.kind is p.VAR_KEYWORD for p in parameters):

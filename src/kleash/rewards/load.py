@@ -109,15 +109,27 @@ def _function(use: str, spec: RewardSpec, device: str) -> tuple[str, Callable[..
 
 def _find(use: str) -> Any:
     """The object that "name", "package.module:name" or "path/to/file.py:name" stands for."""
-    place, colon, name = use.rpartition(":")
-    if not colon:
+    if ":" not in use:
         if use in BUILTIN:
             return BUILTIN[use]
         raise UsageError(
             f"there is no built-in reward {use!r}{_nearest(use, list(BUILTIN))}; built in are {', '.join(BUILTIN)}, "
             "your own is written ./reward.py:function or package.module:function"
         )
-    module = _from_file(Path(place).expanduser(), use) if place.endswith(".py") else _from_package(place, use)
+    return find(use)
+
+
+def find(use: str, what: str = "reward") -> Any:
+    """The object that "package.module:name" or "path/to/file.py:name" stands for. Runs the code that is there.
+
+    Raises:
+        UsageError: there is none, or its code fails to load; the message says `what` was asked for.
+    """
+    place, _, name = use.rpartition(":")
+    if not place or not name:
+        raise UsageError(f"{what} {use!r} is written ./file.py:function or package.module:function")
+    said = f"{what} {use!r}"
+    module = _from_file(Path(place).expanduser(), said) if place.endswith(".py") else _from_package(place, said)
     if not hasattr(module, name):
         own = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
         there = f"it has {', '.join(own)}" if own else "it defines no function"
@@ -125,33 +137,33 @@ def _find(use: str) -> Any:
     return getattr(module, name)
 
 
-def _from_file(path: Path, use: str) -> ModuleType:
+def _from_file(path: Path, said: str) -> ModuleType:
     if not path.is_file():
-        raise UsageError(f"reward {use!r}: there is no file {path} (looked in {Path.cwd()})")
+        raise UsageError(f"{said}: there is no file {path} (looked in {Path.cwd()})")
     path = path.resolve()
     spec = importlib.util.spec_from_file_location("kleash_reward_" + re.sub(r"\W", "_", str(path)), path)
     assert spec is not None and spec.loader is not None  # a .py file always has a loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module  # dataclasses and pickle look a class's module up here
-    with _loading(use, path.parent):
+    with _loading(said, path.parent):
         spec.loader.exec_module(module)
     return module
 
 
-def _from_package(name: str, use: str) -> ModuleType:
-    with _loading(use, Path.cwd()):
+def _from_package(name: str, said: str) -> ModuleType:
+    with _loading(said, Path.cwd()):
         return importlib.import_module(name)
 
 
 @contextmanager
-def _loading(use: str, folder: Path) -> Iterator[None]:
+def _loading(said: str, folder: Path) -> Iterator[None]:
     """Runs the reward's code with its neighbours importable, and says what is wrong if it fails."""
     sys.path.insert(0, str(folder))
     try:
         yield
     except (Exception, SystemExit) as error:
         place = where(traceback.extract_tb(error.__traceback__))
-        raise UsageError(f"reward {use!r} could not be loaded: {type(error).__name__}: {error}{place}") from error
+        raise UsageError(f"{said} could not be loaded: {type(error).__name__}: {error}{place}") from error
     finally:
         sys.path.remove(str(folder))
 

@@ -49,7 +49,7 @@ def _write(folder: Path, step: int, beta: float, collected: Collected, batch: Ba
         "updates": updates,
         "not_finite": {name: int((~value.isfinite()).sum()) for name, value in tensors.items() if _odd(value)},
         "prompts": collected.prompts,
-        "completions": collected.completions,
+        "completions": collected.texts,
         "scores": collected.scored.by_name,
     }
     draft = folder / ".part"

@@ -7,13 +7,12 @@ from contextlib import contextmanager
 import torch
 
 from kleash.models.counting import TokenCounter
-from kleash.models.prompts import decode
-from kleash.models.sampling import sample
 from kleash.rewards.score import Scored, score
 from kleash.tensors import Batch, ReferenceStates, Rollout
 from kleash.training.data import indices
 from kleash.training.gauges import Collected
 from kleash.training.job import Job, Progressing
+from kleash.training.rolling import Asked, roll
 from kleash.training.shaped import Drawn, shape
 
 
@@ -39,27 +38,18 @@ def collect(job: Job, state: Progressing, clock: Clock) -> tuple[Collected, Batc
     index = indices(step, train.prompts_per_step, len(job.prompts), train.seed)
     prompts, columns = job.prompts.take(index, G)
     with clock.phase("sample"):
-        rollout = sample(
-            loaded.policy,
-            job.encode(prompts[::G]),
-            job.sampling,
-            loaded.ends,
-            group_size=G,
-            seed=train.seed,
-            step=step,
-            prompt_index=index,
-        )
-        completions = decode(rollout, loaded.tokenizer)
+        rollout, completions, texts, columns = roll(job, loaded.policy, Asked(prompts, columns, index, G), step)
     with clock.phase("score"):
-        scored = score(job.rewarders, prompts, completions, columns)
+        scored = score(job.rewarders, prompts, texts, columns)
     with clock.phase("shape"):
-        shaped = shape(job, state.shaping, Drawn(index, rollout, completions), scored)
+        shaped = shape(job, state.shaping, Drawn(index, rollout, texts), scored)
     with clock.phase("reference"):
         states = reference_states(job, rollout)
     collected = Collected(
         rollout=rollout,
         prompts=list(prompts),
         completions=completions,
+        texts=texts,
         scored=scored,
         shaped=shaped,
         mismatch=job.sampling.mismatch,

@@ -34,6 +34,7 @@ class DataSpec:
     system: a system message before every prompt; a text is then a user's message as well.
     add_generation_prompt: whether the template opens the assistant's answer.
     template: what the template reads besides, such as { enable_thinking = false }.
+    rollout: a function of one's own that makes the completions, in several turns or with tools; its code is run.
     """
 
     __pydantic_config__ = STRICT
@@ -45,6 +46,7 @@ class DataSpec:
     system: str | None = None
     add_generation_prompt: bool = True
     template: dict[str, Any] = field(default_factory=dict)
+    rollout: str | None = None
 
     def __post_init__(self) -> None:
         if self.system is not None and not self.system.strip():

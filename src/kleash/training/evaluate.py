@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +21,6 @@ from kleash.errors import UsageError
 from kleash.kl.measure import measure
 from kleash.masked import clustered_ratio
 from kleash.models.counting import TokenCounter
-from kleash.models.prompts import decode
-from kleash.models.sampling import sample
 from kleash.records import Reading, Unit
 from kleash.rewards.arguments import chosen
 from kleash.rewards.score import Scored, score
@@ -31,6 +30,7 @@ from kleash.training.collect import reference_states
 from kleash.training.data import Prompts, digest
 from kleash.training.job import Job
 from kleash.training.passes import observe, spans
+from kleash.training.rolling import Asked, roll
 
 #: The step in the key of the noise: one that no training step has.
 KEY = -1
@@ -65,8 +65,8 @@ def evaluate(job: Job, step: int, counter: TokenCounter) -> Evaluation:
     assert isinstance(count, int)
     with _aside(job.config.train.seed):
         drawn = _drawn(_asking(job, count, greedy), job.held_out, count)
-        prompts, columns = job.held_out.take(list(range(len(job.held_out))), count)
-        scored = score(job.rewarders, prompts, drawn.completions, columns, trial=True)
+        prompts, _ = job.held_out.take(list(range(len(job.held_out))), count)
+        scored = score(job.rewarders, prompts, drawn.texts, drawn.columns, trial=True)
     forward = sum(counter.take().values())
     counter.counts.update(before)  # of the step in progress
     mean, error = _score(scored, drawn.group)
@@ -75,7 +75,7 @@ def evaluate(job: Job, step: int, counter: TokenCounter) -> Evaluation:
         step=step,
         how=how(job),
         n_prompts=len(job.held_out),
-        n_samples=len(drawn.completions),
+        n_samples=len(drawn.texts),
         prompts=digest(job.held_out)["content"],
         score=mean,
         score_error=error,
@@ -102,7 +102,8 @@ def check_held_out(job: Job) -> None:
         return
     try:
         job.encode(job.held_out.prompts)
-        for rewarder in [one for r in job.rewarders for one in r.members or (r,)]:
+        own = job.rollout is not None  # whose episodes may bring columns of their own
+        for rewarder in [] if own else [one for r in job.rewarders for one in r.members or (r,)]:
             chosen(rewarder.fn, dict.fromkeys([*job.held_out.columns, "prompts", "completions", "messages"]))
     except UsageError as error:
         raise UsageError(f"data.held_out: {error}") from None
@@ -112,7 +113,8 @@ def check_held_out(job: Job) -> None:
 class _Drawn:
     """All held-out samples: texts, and exact KL per counted token."""
 
-    completions: list[str]
+    texts: list[str]
+    columns: dict[str, list[Any]]
     kl: Float[Tensor, "B T"]
     mask: Bool[Tensor, "B T"]
     group: Int[Tensor, " B"]
@@ -137,26 +139,23 @@ def _drawn(job: Job, held_out: Prompts, count: int) -> _Drawn:
     """As many rows at a time as a training step has."""
     loaded, T = job.loaded, job.sampling.max_new_tokens
     texts: list[str] = []
+    together: dict[str, list[Any]] = {}
     parts: list[tuple[Tensor, ...]] = []
     rows = job.config.train.prompts_per_step * job.update.algorithm.group_size
     for first, last in spans(len(held_out), max(1, rows // count)):
-        rollout = sample(
-            loaded.policy,
-            job.encode(held_out.prompts[first:last]),
-            job.sampling,
-            loaded.ends,
-            group_size=count,
-            seed=job.config.train.seed,
-            step=KEY,
-            prompt_index=list(range(first, last)),
-        )
+        numbers = list(range(first, last))
+        asked, columns = held_out.take(numbers, count)
+        rolled = roll(job, loaded.policy, Asked(asked, columns, numbers, count), KEY)
+        rollout = rolled.rollout
         look = observe(loaded.policy, rollout, reference_states(job, rollout), job.update)
         assert look.kl is not None
         room = (0, T - rollout.mask.shape[1])
         parts.append((pad(look.kl, room), pad(rollout.mask, room), rollout.group + first, rollout.truncated))
-        texts += decode(rollout, loaded.tokenizer)
+        texts += rolled.texts
+        for name, column in rolled.columns.items():
+            together.setdefault(name, []).extend(column)
     kl, mask, group, truncated = (torch.cat(column) for column in zip(*parts, strict=True))
-    return _Drawn(texts, kl, mask, group, truncated, job.sampling.mismatch)
+    return _Drawn(texts, together, kl, mask, group, truncated, job.sampling.mismatch)
 
 
 def _score(scored: Scored, group: Int[Tensor, " B"]) -> tuple[float | None, float | None]:

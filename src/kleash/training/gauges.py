@@ -33,11 +33,15 @@ PRICE_WINDOW = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """A step's samples with all that was measured on them before the update. One entry per sample, in row order."""
+    """A step's samples with all that was measured on them before the update. One entry per sample, in row order.
+
+    completions: what the policy wrote. texts: what was scored; with a rollout of the user's own, a tool's words too.
+    """
 
     rollout: Rollout
     prompts: list[object]
     completions: list[str]
+    texts: list[str]
     scored: Scored
     shaped: ShapedScores
     mismatch: str | None

@@ -42,6 +42,7 @@ class Job:
     optimizer: torch.optim.Optimizer
     learning_rate: float
     held_out: Prompts | None = None
+    rollout: Callable[..., Any] | None = None
     texts: Texts | None = None
 
     @property

@@ -204,12 +204,12 @@ def _tell(
     sinks.events.write(record)
     mask = collected.rollout.mask
     sums = None if kl is None else (kl * mask).sum(1).tolist()
-    for i in range(min(SAMPLES_LOGGED, len(collected.completions))):
+    for i in range(min(SAMPLES_LOGGED, len(collected.texts))):
         sinks.samples.write(
             Sample(
                 step=record.step,
                 prompt=collected.prompts[i],  # pyright: ignore[reportArgumentType]
-                completion=collected.completions[i],
+                completion=collected.texts[i],
                 score=collected.scored.total[i],
                 scores={name: values[i] for name, values in collected.scored.by_name.items()},
                 kl_ref=None if sums is None else sums[i],
@@ -217,7 +217,7 @@ def _tell(
                 truncated=bool(collected.rollout.truncated[i]),
             )
         )
-    sinks.show(record, (collected.prompts[0], collected.completions[0], collected.scored.total[0]), total)
+    sinks.show(record, (collected.prompts[0], collected.texts[0], collected.scored.total[0]), total)
 
 
 def _save(job: Job, state: Progressing, sinks: Sinks) -> None:

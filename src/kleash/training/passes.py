@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kleash.algorithms import Algorithm, Totals, ValueFigures
+from kleash.kl.divergence_penalties import order_of
 from kleash.kl.penalties import Penalty
 from kleash.models.paths import PathName
 from kleash.models.policy import Policy
@@ -82,7 +83,7 @@ def _seen(policy: Policy, rollout: Rollout, reference: ReferenceStates | None, u
         reference=reference,
         temperature=update.temperature,
         path=update.path,
-        order=update.penalty.order,
+        order=order_of(update.penalty),
     )
 
 

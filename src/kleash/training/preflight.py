@@ -9,12 +9,11 @@ from kleash.errors import RunError
 from kleash.masked import masked_mean
 from kleash.models.paths import PathName
 from kleash.models.policy import Policy
-from kleash.models.prompts import decode
-from kleash.models.sampling import sample
 from kleash.rewards.score import Scored, score
 from kleash.tensors import Look, ReferenceStates, Rollout
 from kleash.training.evaluate import check_held_out
 from kleash.training.job import Job
+from kleash.training.rolling import Asked, roll
 
 #: Prompts and completions of the trial rollout.
 TRIAL_PROMPTS, TRIAL_GROUP = 2, 2
@@ -87,22 +86,13 @@ def preflight(job: Job) -> Preflight:
 
 def _trial(job: Job) -> tuple[Rollout, Scored]:
     """A few samples of the first prompts, scored once so that the reward has run before training starts."""
-    loaded = job.loaded
     n = min(TRIAL_PROMPTS, len(job.prompts))
     prompts, columns = job.prompts.take(list(range(n)), TRIAL_GROUP)
-    rollout = sample(
-        loaded.policy,
-        job.encode(prompts[::TRIAL_GROUP]),
-        # Short: what is tested are numbers and signatures.
-        replace(job.sampling, max_new_tokens=min(16, job.sampling.max_new_tokens), min_new_tokens=0),
-        loaded.ends,
-        group_size=TRIAL_GROUP,
-        seed=job.config.train.seed,
-        step=0,
-        prompt_index=list(range(n)),
-    )
-    completions = decode(rollout, loaded.tokenizer)
-    return rollout, score(job.rewarders, prompts, completions, columns, trial=True)
+    # Short: what is tested are numbers and signatures. A loop of the user's own may need all its room.
+    most = job.sampling.max_new_tokens if job.rollout is not None else min(16, job.sampling.max_new_tokens)
+    brief = replace(job, sampling=replace(job.sampling, max_new_tokens=most, min_new_tokens=0))
+    rolled = roll(brief, job.loaded.policy, Asked(prompts, columns, list(range(n)), TRIAL_GROUP), step=0)
+    return rolled.rollout, score(job.rewarders, prompts, rolled.texts, rolled.columns, trial=True)
 
 
 @torch.no_grad()

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 
+from kleash.errors import UsageError
 from kleash.models.load import Loaded, load, pick_device
 from kleash.models.paths import PathName
 from kleash.models.reference import build_reference
 from kleash.models.sampling import Sampling
-from kleash.rewards.load import load_rewards
+from kleash.rewards.load import find, load_rewards
 from kleash.training.config import Config, with_critic
 from kleash.training.data import Prompts, indices
 from kleash.training.job import Job
@@ -73,8 +74,19 @@ def build_job(
         optimizer=optimizer,
         learning_rate=rate,
         held_out=held_out,
+        rollout=_own_rollout(config.data.rollout),
         texts=load_texts(config.algorithm, loaded, train.seed),
     )
+
+
+def _own_rollout(use: str | None) -> Callable[..., Any] | None:
+    """The function that data.rollout names."""
+    if use is None:
+        return None
+    found = find(use, "data.rollout")
+    if not callable(found):
+        raise UsageError(f"data.rollout {use!r} is a {type(found).__name__}, not a function")
+    return found
 
 
 def _path(loaded: Loaded) -> PathName:

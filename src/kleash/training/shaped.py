@@ -1,17 +1,16 @@
 """From a step's raw scores to the shaped ones that the policy is trained on, and what that has to remember."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kleash.errors import RunError
-from kleash.models.prompts import decode
-from kleash.models.sampling import sample
 from kleash.rewards.chain import ShapeMemory, reference_samples, shaped
 from kleash.rewards.load import Rewarder
 from kleash.rewards.score import Scored, score, totals
 from kleash.rewards.shaping import Numbers, Samples
 from kleash.tensors import Rollout
 from kleash.training.job import Job
+from kleash.training.rolling import Asked, roll
 
 #: The step in the key of the reference's samples: no training step's nor evaluation's, so that they are nobody else's.
 REFERENCE_STEP = -2
@@ -78,22 +77,7 @@ def with_reference(
         return known
     asking, M = [r for r in rewarders if r.name in wanted], max(wanted.values())
     prompts, columns = job.prompts.take(new, M)
-    texts = _reference_texts(job, new, prompts[::M], M)
-    found = score(asking, prompts, texts, columns, trial=True).by_name
-    return known | {i: {name: s[n * M : (n + 1) * M] for name, s in found.items()} for n, i in enumerate(new)}
-
-
-def _reference_texts(job: Job, index: list[int], prompts: list[Any], count: int) -> list[str]:
-    loaded = job.loaded
     with job.reference.running() as policy:
-        rollout = sample(
-            policy,
-            job.encode(prompts),
-            job.sampling,
-            loaded.ends,
-            group_size=count,
-            seed=job.config.train.seed,
-            step=REFERENCE_STEP,
-            prompt_index=index,
-        )
-    return decode(rollout, loaded.tokenizer)
+        rolled = roll(job, policy, Asked(prompts, columns, new, M), REFERENCE_STEP)
+    found = score(asking, prompts, rolled.texts, rolled.columns, trial=True).by_name
+    return known | {i: {name: s[n * M : (n + 1) * M] for name, s in found.items()} for n, i in enumerate(new)}

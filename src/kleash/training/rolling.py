@@ -1,0 +1,122 @@
+"""One step's samples: from the sampler alone, or from a user's own loop over it ([data] rollout)."""
+
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+from kleash.errors import KleashError, RunError
+from kleash.models.policy import Policy
+from kleash.models.prompts import decode
+from kleash.models.sampling import sample
+from kleash.models.turns import Episode, Key, Turns
+from kleash.records import Prompt
+from kleash.rewards.arguments import chosen, name_of
+from kleash.rewards.where import where
+from kleash.tensors import Rollout
+from kleash.training.job import Job
+
+#: What an episode may say; every other key is a column for the rewards.
+KEYS = ("ids", "mask", "text")
+
+
+class Asked(NamedTuple):
+    """What is sampled: prompts and columns, an entry for each completion; numbers: of the N prompts in the data."""
+
+    prompts: list[Prompt]
+    columns: dict[str, list[Any]]
+    numbers: list[int]
+    group_size: int
+
+
+class Rolled(NamedTuple):
+    """completions: what the policy wrote. texts: what is scored and shown, a tool's words included."""
+
+    rollout: Rollout
+    completions: list[str]
+    texts: list[str]
+    columns: dict[str, list[Any]]
+
+
+def roll(job: Job, policy: Policy, asked: Asked, step: int) -> Rolled:
+    """Samples of `policy` with the job's sampling and ends; `step` is part of the noise's key.
+
+    Raises:
+        RunError: the user's loop raised, or what it returned is no list of episodes (the message names the episode).
+        UsageError: it needs a column that is not there.
+    """
+    loaded, seed, G = job.loaded, job.config.train.seed, asked.group_size
+    prompts = job.encode(asked.prompts[::G])
+    if job.rollout is None:
+        rollout = sample(
+            policy, prompts, job.sampling, loaded.ends, group_size=G, seed=seed, step=step, prompt_index=asked.numbers
+        )
+        completions = decode(rollout, loaded.tokenizer)
+        return Rolled(rollout, completions, completions, asked.columns)
+    generate = Turns(policy, prompts, job.sampling, loaded.ends, group_size=G, key=Key(seed, step, asked.numbers))
+    name = name_of(job.rollout)
+    try:
+        returned = _called(job.rollout, asked, generate, loaded.tokenizer)
+        episodes = _checked(returned, len(asked.prompts))
+        rollout = generate.rollout([Episode(e["ids"], e["mask"]) for e in episodes])
+        columns = asked.columns | _columns(episodes, {*asked.columns, "prompts", "completions"})
+    except RunError as error:
+        raise RunError(f"data.rollout: {name}: {error}") from (error.__cause__ or error)
+    whole = _whole(rollout, [len(e["ids"]) for e in episodes], loaded.tokenizer)
+    texts = [e.get("text", text) for e, text in zip(episodes, whole, strict=True)]
+    return Rolled(rollout, decode(rollout, loaded.tokenizer), texts, columns)
+
+
+def _called(fn: Callable[..., Any], asked: Asked, generate: Turns, tokenizer: Any) -> Any:
+    given = asked.columns | {"prompts": list(asked.prompts), "generate": generate, "tokenizer": tokenizer}
+    arguments = chosen(fn, given, what="rollout")
+    try:
+        return fn(**arguments)
+    except (KleashError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        place = where(traceback.extract_tb(error.__traceback__))
+        raise RunError(f"it raised {type(error).__name__}: {error}{place}") from error
+
+
+def _whole(rollout: Rollout, lengths: list[int], tokenizer: Any) -> list[str]:
+    """The text of all that came after the prompts."""
+    steps = torch.arange(rollout.completion_ids.shape[1], device=rollout.mask.device)
+    everything = steps < torch.tensor(lengths, device=rollout.mask.device)[:, None]
+    return decode(replace(rollout, mask=everything), tokenizer)
+
+
+def _checked(returned: Any, n: int) -> list[dict[str, Any]]:
+    if not isinstance(returned, list | tuple) or len(returned) != n:
+        what = f"{len(returned)} episodes" if isinstance(returned, list | tuple) else f"a {type(returned).__name__}"
+        raise RunError(f"it returned {what} for {n} prompts; return a list with one episode for each, in their order")
+    return [_episode(row, episode) for row, episode in enumerate(returned)]
+
+
+def _episode(row: int, given: Any) -> dict[str, Any]:
+    """With plain lists, checked."""
+    if not isinstance(given, Mapping) or not {"ids", "mask"} <= given.keys():
+        raise RunError(f'episode {row} must be {{"ids": […], "mask": […]}} and is {given!r:.60}')
+    ids, mask = (x.tolist() if hasattr(x, "tolist") else x for x in (given["ids"], given["mask"]))
+    if not isinstance(ids, list | tuple) or any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
+        raise RunError(f"the ids of episode {row} must be a list of token ids, and they are {ids!r:.60}")
+    if not isinstance(mask, list | tuple) or not all(isinstance(m, bool) for m in mask):
+        raise RunError(f"the mask of episode {row} must be a list of True and False, and it is {mask!r:.60}")
+    if len(ids) != len(mask):
+        raise RunError(f"episode {row} has {len(ids)} ids and {len(mask)} entries in its mask; they belong together")
+    if not isinstance(given.get("text", ""), str):
+        raise RunError(f"the text of episode {row} must be a string, and it is {given['text']!r:.60}")
+    return {**given, "ids": list(ids), "mask": list(mask)}
+
+
+def _columns(episodes: list[dict[str, Any]], taken: set[str]) -> dict[str, list[Any]]:
+    """What the episodes say besides, as columns for the rewards."""
+    names = episodes[0].keys() - KEYS
+    for row, episode in enumerate(episodes):
+        if episode.keys() - KEYS != names:
+            raise RunError(f"episode {row} has the keys {sorted(episode)}, and episode 0 {sorted(episodes[0])}")
+    if twice := sorted(names & taken):
+        raise RunError(f"an episode has the key {twice[0]!r}, and the rewards have a column of that name already")
+    return {name: [episode[name] for episode in episodes] for name in sorted(names)}
