@@ -17,7 +17,7 @@ from kleash.report.log import load
 from kleash.report.run import write_report
 from kleash.runlog import Checkpoint, Evaluation, Notice, current, read
 from kleash.tensors import Rollout
-from kleash.training import evaluate, online
+from kleash.training import evaluate, online, rolling
 from kleash.training.api import start
 from kleash.training.best import merit, within_leash
 from kleash.training.progress import evaluation_line
@@ -59,11 +59,23 @@ def kl_by_hand(policy: Any, reference: Any, rollout: Rollout) -> list[list[float
     return found
 
 
+def rollouts_of_evaluations(monkeypatch) -> list[Rollout]:
+    """Filled as a run goes on."""
+    rollouts: list[Rollout] = []
+    sample = rolling.sample
+
+    def kept(*args, step, **options):
+        rollout = sample(*args, step=step, **options)
+        rollouts.extend([rollout] if step == evaluate.KEY else [])
+        return rollout
+
+    monkeypatch.setattr(rolling, "sample", kept)
+    return rollouts
+
+
 def test_the_figures_by_hand(tmp_path, monkeypatch):
     """Score, its clustered error, KL per sequence and token, length: from the texts the reward saw and the models."""
-    rollouts: list[Rollout] = []
-    sample = evaluate.sample
-    monkeypatch.setattr(rolling, "sample", lambda *a, **k: rollouts.append(sample(*a, **k)) or rollouts[-1])
+    rollouts = rollouts_of_evaluations(monkeypatch)
     tree = held(tmp_path, train__evaluate_samples=3, train__prompts_per_step=2, train__learning_rate=1e-2)
     run = start(parse_config(tree | {"rewards": [{"use": f"{tmp_path / 'rewards.py'}:even"}]})).path
     done = evaluations(run)
@@ -127,9 +139,7 @@ def test_the_same_noise_each_time_in_batches_of_any_size(tmp_path):
 
 
 def test_greedy_is_the_likeliest_text(tmp_path, monkeypatch):
-    rollouts: list[Rollout] = []
-    sample = evaluate.sample
-    monkeypatch.setattr(rolling, "sample", lambda *a, **k: rollouts.append(sample(*a, **k)) or rollouts[-1])
+    rollouts = rollouts_of_evaluations(monkeypatch)
     run = start(parse_config(held(tmp_path, train__evaluate_samples="greedy", train__steps=2))).path
     policy = AutoModelForCausalLM.from_pretrained(run / "checkpoints" / "step-000002")
     rollout = rollouts[-1]

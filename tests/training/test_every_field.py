@@ -85,6 +85,7 @@ TURNS: dict[type, dict[str, Turn]] = {
         "system": Turn({"data__system": "t9"}, CHAT),
         "add_generation_prompt": Turn({"data__add_generation_prompt": False}, CHAT | {"data__chat": True}),
         "template": Turn({"data__template": {"short": True}}, CHAT | {"data__chat": True}),
+        "rollout": Turn({"data__rollout": "rewards.py:two_tokens"}),
         "prompts": Turn({"data__prompts": "two.jsonl", "data__column": "first"}),
         "column": Turn({"data__column": "second"}, {"data__prompts": "two.jsonl", "data__column": "first"}),
     },
@@ -226,6 +227,10 @@ def home(tmp_path_factory) -> Path:
     (directory / "texts.txt").write_text("t11 t12 t7\nt13 t5 t9\n")
     with (directory / "rewards.py").open("a") as file:
         file.write("\ndef slow(completions, **columns):\n    time.sleep(0.1)\n    return even(completions)\n")
+        file.write(
+            "\ndef two_tokens(prompts, generate):\n    drawn = generate([[]] * len(prompts), max_new_tokens=2)\n"
+        )
+        file.write('    return [{"ids": ids, "mask": [True] * len(ids)} for ids in drawn]\n')
     return directory
 
 

@@ -1,8 +1,8 @@
 """Completions of several turns: `generate` for a user's own loop, and what of its episodes was really drawn by it.
 
 A completion is then a row of tokens of which some were sampled and the others, a tool's answer or a user's next
-message, were written in between. Only sampled ones may count: each counted token must be one that `generate` drew after exactly
-the tokens before it, or the log-prob it is trained on would be that of another question.
+message, were written in between. Only sampled ones may count: each counted token must be one that `generate` drew
+after exactly the tokens before it, or the log-prob it is trained on would be that of another question.
 """
 
 from collections.abc import Sequence
@@ -35,11 +35,12 @@ class Episode(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """What one call drew for a row: tokens after `context`, and their log-probs."""
+    """What one call drew for a row: tokens after `context`, their log-probs, and whether it ended by itself."""
 
     context: list[int]
     tokens: list[int]
     logprobs: list[float]
+    ended: bool
 
 
 class Turns:
@@ -91,7 +92,8 @@ class Turns:
             settings = replace(settings, stop=tuple(stop))
         for row, call in zip(rows, self._drawn(rows, contexts, settings), strict=True):
             kept = slice(limits[row])
-            self._calls[row].append(_Call(call.context, call.tokens[kept], call.logprobs[kept]))
+            ended = call.ended and len(call.tokens) <= limits[row]
+            self._calls[row].append(_Call(call.context, call.tokens[kept], call.logprobs[kept], ended))
             found[row] = list(call.tokens[kept])
         return found
 
@@ -112,7 +114,7 @@ class Turns:
             n, known = len(episode.ids), self._known(row, episode)
             ids[row, :n], mask[row, :n] = torch.tensor(episode.ids), torch.tensor(episode.mask)
             sampler[row, :n] = torch.tensor(known)
-            ended = episode.mask[-1] and episode.ids[-1] in self._ends.eos_ids
+            ended = any(call.ended and call.context + call.tokens == episode.ids for call in self._calls[row])
             truncated[row] = n == self._settings.max_new_tokens and not ended
         device = self._policy.device
         prompt_ids, prompt_mask = left_padded(self._prompts, self._ends.pad_id, device)
@@ -135,9 +137,10 @@ class Turns:
             own = self._noise[row, len(contexts[row]) :][: settings.max_new_tokens]
             noise[i, : len(own)] = own  # what is drawn past its own room is cut off
         rollout = drawn(self._policy, asked, settings, self._ends, noise)
+        ids, sampler, ended = rollout.completion_ids.tolist(), rollout.sampler.tolist(), (~rollout.truncated).tolist()
         lengths = rollout.mask.sum(1).tolist()
         return [
-            _Call(contexts[row], rollout.completion_ids[i, :n].tolist(), rollout.sampler[i, :n].tolist())
+            _Call(contexts[row], ids[i][:n], sampler[i][:n], ended[i])
             for i, (row, n) in enumerate(zip(rows, lengths, strict=True))
         ]
 
