@@ -29,6 +29,22 @@ def test_a_step_logs_what_its_critic_did(tmp_path):
     assert last.value_loss is None  # the finished policy is measured, not updated
 
 
+@pytest.mark.parametrize(
+    ("critic", "where"), [("head", "on the policy's own states"), ("separate", "with a body of its")]
+)
+def test_a_critic_is_made_and_said(critic, where, tmp_path, capsys):
+    """The model has none: `kleash train` says what is made for it, and later that it goes on with what was trained."""
+    run(tmp_path, model__critic=critic)
+    said = capsys.readouterr().out
+    assert f"critic     a value head {where}" in said
+    assert "made for this run, its first values are 0" in said
+    saved = Run(tmp_path / "run").checkpoints[-1].path
+    run(tmp_path, "further", model__critic=critic, model__policy=str(saved))
+    assert "as it was trained" in capsys.readouterr().out
+    run(tmp_path, "without", algorithm={"kind": "rloo", "group_size": 2})
+    assert "a value head" not in capsys.readouterr().out
+
+
 def test_other_algorithms_have_no_values(tmp_path):
     found = run(tmp_path, algorithm={"kind": "rloo", "group_size": 2})
     assert all(s.explained_variance is None and s.value_loss is None and s.value_clip_fraction is None for s in found)
