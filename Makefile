@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
 .PHONY: help demo test check lint docs clean tiny tiny-report \
-	bench bench-demo
+	bench bench-demo bench-trl
 
 help:
 	@echo "make demo         the leash seen: the tiny model trained without it and with it"
@@ -62,5 +62,14 @@ bench-%: $(VENV)/.dev
 bench-demo: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.demo_seeds
 
+# TRL lives in an environment of its own, with the same torch.
+$(VENV)-bench/.run: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-bench
+	$(VENV)-bench/bin/python -m pip install --quiet -c constraints.txt -e . 'trl==1.16.*'
+	touch $@
+
+bench-trl: $(VENV)-bench/.run
+	$(VENV)-bench/bin/python -m benchmarks.trl
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-bench build dist .pytest_cache .ruff_cache .hypothesis

@@ -51,7 +51,7 @@ def build_job(
     reference = build_reference(config.model, loaded, temperature=train.temperature)
     rate = train.learning_rate or (FULL_RATE if loaded.adapter is None else ADAPTER_RATE)
     optimizer = torch.optim.AdamW(
-        loaded.policy.trainable(), lr=rate, betas=train.adam_betas, weight_decay=train.weight_decay
+        loaded.policy.trainable(), lr=rate, betas=train.adam_betas, weight_decay=train.weight_decay, fused=True
     )
     return Job(
         config=config,
