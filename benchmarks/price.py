@@ -2,8 +2,8 @@
 
     python -m benchmarks.price [--rounds 5] [--prompt-tokens 200]     (a few minutes on two idle cores)
 
-Both are kleash's own step on the same weights, alternately in one process: sample, (the reference's states,) forward and
-backward, clip, AdamW. Without the leash nothing of the reference is run and no KL is computed. Medians of the rounds'
+Both are kleash's own step on the same weights, alternately in one process: sample, (the reference's states,) forward
+and backward, clip, AdamW. Without the leash nothing of the reference is run and no KL is computed. Medians of the rounds'
 ratios; a round takes the same prompts and the same noise on both sides.
 """
 
@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,6 @@ def job_of(work: Work, out: Path) -> Any:
 
 def step(job: Any, number: int, beta: float | None) -> dict[str, float]:
     """Seconds of each phase of one step; beta None: no leash and no measurement of it."""
-    from dataclasses import replace
-
     from kleash.kl.penalties import NoPenalty
     from kleash.models.sampling import sample
     from kleash.tensors import Batch

@@ -178,9 +178,8 @@ def _restore_optimizer(policy: Policy, optimizer: torch.optim.Optimizer, tensors
     optimizer.state.clear()
     for full, value in tensors.items():
         name, key = full.rsplit("|", 1)
-        # AdamW keeps its step count on the CPU whatever the device of the weights.
-        device = value.device if key == "step" else trained[name].device
-        optimizer.state[trained[name]][key] = value.to(device)
+        # The fused AdamW wants its step count where the weights are, as all else.
+        optimizer.state[trained[name]][key] = value.to(trained[name].device)
 
 
 def _random_tensors() -> dict[str, torch.Tensor]:
