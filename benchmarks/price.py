@@ -3,8 +3,8 @@
     python -m benchmarks.price [--rounds 5] [--prompt-tokens 200]     (a few minutes on two idle cores)
 
 Both are kleash's own step on the same weights, alternately in one process: sample, (the reference's states,) forward
-and backward, clip, AdamW. Without the leash nothing of the reference is run and no KL is computed. Medians of the rounds'
-ratios; a round takes the same prompts and the same noise on both sides.
+and backward, clip, AdamW. Without the leash nothing of the reference is run and no KL is computed. Medians of the
+rounds' ratios; a round takes the same prompts and the same noise on both sides.
 """
 
 import argparse
