@@ -55,31 +55,31 @@ WORKS = {
 
 def trl_settings(steps: int, rows: int = SAMPLES, checkpointing: bool = False, beta: float = BETA) -> dict[str, Any]:
     """TRL's settings for the same step. `rows` at a time go through the model; the rest is accumulation."""
-    return dict(
-        use_cpu=True,
-        bf16=False,
-        model_init_kwargs={"dtype": "float32"},
-        per_device_train_batch_size=rows,
-        gradient_accumulation_steps=SAMPLES // rows,
-        gradient_checkpointing=checkpointing,
-        num_generations=G,
-        max_completion_length=T,
-        generation_kwargs={"min_new_tokens": T},
-        beta=beta,
-        loss_type="dr_grpo",
-        scale_rewards="none",
-        learning_rate=RATE,
-        lr_scheduler_type="constant",
-        adam_beta2=0.95,
-        max_grad_norm=1.0,
-        max_steps=steps,
-        seed=SEED,
-        save_strategy="no",
-        logging_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        dataloader_pin_memory=False,
-    )
+    return {
+        "use_cpu": True,
+        "bf16": False,
+        "model_init_kwargs": {"dtype": "float32"},
+        "per_device_train_batch_size": rows,
+        "gradient_accumulation_steps": SAMPLES // rows,
+        "gradient_checkpointing": checkpointing,
+        "num_generations": G,
+        "max_completion_length": T,
+        "generation_kwargs": {"min_new_tokens": T},
+        "beta": beta,
+        "loss_type": "dr_grpo",
+        "scale_rewards": "none",
+        "learning_rate": RATE,
+        "lr_scheduler_type": "constant",
+        "adam_beta2": 0.95,
+        "max_grad_norm": 1.0,
+        "max_steps": steps,
+        "seed": SEED,
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+    }
 
 
 def trainer(work: Work, out: str, settings: dict[str, Any], reward: Any) -> Any:
