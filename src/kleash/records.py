@@ -173,7 +173,7 @@ class Step:
         default_factory=dict, metadata={"doc": "Standard deviation of each reward by name."}
     )
     score_shaped: float | None = metric(
-        "Mean total of the shaped scores: what the policy is trained on. Empty where no reward has a `shape`."
+        "Mean total of the shaped scores: what the policy is trained on, an overlong punishment included. Empty where nothing changes the scores."
     )
     scores_shaped: dict[str, float | None] = field(
         default_factory=dict,
@@ -206,6 +206,13 @@ class Step:
     groups_without_spread: float | None = metric(
         "Share of prompt groups whose (shaped) scores are all equal: they give no reward gradient."
     )
+    groups_drawn: int | None = metric(
+        "Prompt groups sampled in the step, where those whose raw scores are all equal are replaced. The step's other figures, the KL too, are of the groups that it trained on."
+    )
+    groups_unreplaced: int | None = metric(
+        "Groups without spread that stayed in the batch, for algorithm.max_draws was met."
+    )
+    score_drawn: float | None = metric("Mean total score, raw, of all groups that were drawn, replaced ones included.")
     bits_per_byte: float | None = metric(
         "The reference's code length of the samples in bits per byte of text. Falling: simpler than the reference's own text; rising: foreign to it."
     )

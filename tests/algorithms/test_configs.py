@@ -2,7 +2,7 @@
 
 import pytest
 
-from kleash.algorithms import ALGORITHMS, CISPO, GRPO, GSPO, OWN_PENALTY, PPO, RLOO, Algorithm
+from kleash.algorithms import ALGORITHMS, CISPO, DAPO, GRPO, GSPO, OWN_PENALTY, PPO, RLOO, Algorithm
 from kleash.algorithms.clip import ClipRange, sides
 from kleash.errors import UsageError
 
@@ -15,7 +15,7 @@ REFUSED = [
     ({"clip": -0.2}, "clip = -0.2", "between 0 and 1"),
     ({"prefix_cap": 0.5}, "prefix_cap = 0.5", "at least 1"),
 ]
-GROUP_RELATIVE = [GRPO, RLOO, GSPO, CISPO]
+GROUP_RELATIVE = [GRPO, RLOO, GSPO, CISPO, DAPO]
 
 
 @pytest.mark.parametrize("algorithm", GROUP_RELATIVE)
@@ -25,6 +25,19 @@ def test_refused_settings(algorithm, settings, reason, alternative):
         algorithm(**settings)
     assert reason in str(refused.value)
     assert alternative in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"max_draws": 0}, "must be at least 1, which replaces no group"),
+        ({"overlong": 1.1}, "share of max_new_tokens"),
+        ({"overlong": -0.1}, "share of max_new_tokens"),
+    ],
+)
+def test_refused_settings_of_dapo(settings, reason):
+    with pytest.raises(UsageError, match=reason):
+        DAPO(**settings)
 
 
 @pytest.mark.parametrize("algorithm", [GRPO, RLOO])
@@ -97,7 +110,7 @@ def test_every_own_penalty_is_of_an_algorithm():
 SEQUENCE = {"std": "none", "length": "constant"}
 
 
-@pytest.mark.parametrize("algorithm", [GRPO, GSPO, CISPO])
+@pytest.mark.parametrize("algorithm", [GRPO, GSPO, CISPO, DAPO])
 @pytest.mark.parametrize("settings", [{"std": "group"}, {"length": "token_mean"}, {"length": "sequence_mean"}])
 def test_a_mode_that_is_no_sequence_gradient_says_so(algorithm, settings):
     assert algorithm(**SEQUENCE | settings).label.startswith("not the gradient of a sequence KL")

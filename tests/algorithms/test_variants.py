@@ -9,7 +9,7 @@ import torch
 from tests.tolerances import EXACT
 from torch import Tensor
 
-from kleash.algorithms import CISPO, GRPO, GSPO, Totals
+from kleash.algorithms import CISPO, DAPO, GRPO, GSPO, Totals
 from kleash.algorithms.clip import ClipRange
 from kleash.kl.penalties import NoPenalty
 from kleash.tensors import Batch, Look, Rollout
@@ -95,10 +95,22 @@ def cispo(new: Tensor, old: Tensor, score: list[float]) -> Tensor:
     return -total / sum(LENGTHS)
 
 
+def dapo(new: Tensor, old: Tensor, score: list[float]) -> Tensor:
+    """Yu et al. 2025, eq. 8–9, the mean over the tokens of the batch."""
+    A = advantages(score, std=True)
+    total = torch.zeros((), dtype=new.dtype)
+    for i, length in enumerate(LENGTHS):
+        for t in range(length):
+            r = ratio(new, old, i, t)
+            total = total + minimum(r * A[i], clip(r, 0.8, 1.28) * A[i])
+    return -total / sum(LENGTHS)
+
+
 PAPERS: dict[str, tuple[Any, Callable[..., Tensor]]] = {
     "Dr. GRPO is GRPO with nothing else": (GRPO(group_size=G), dr_grpo),
     "GSPO": (GSPO(group_size=G), gspo),
     "CISPO": (CISPO(group_size=G), cispo),
+    "DAPO": (DAPO(group_size=G), dapo),
 }
 
 

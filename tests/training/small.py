@@ -30,6 +30,13 @@ def even(completions, **columns):
 def some(completions, **columns):
     return [None if i % 3 == 0 else len(c) / 20 for i, c in enumerate(completions)]
 
+def easy(prompts, completions, **columns):
+    # Spread for every group but those of prompts with the word t7.
+    return [0.0 if "t7" in p else float(i) for i, p in enumerate(prompts)]
+
+def flat(completions, **columns):
+    return [1.0] * len(completions)
+
 def nothing(completions, **columns):
     return [None] * len(completions)
 

@@ -46,6 +46,8 @@ CLIPPED = MOVING | {"algorithm__clip": {"low": 0.3, "high": 0.3}}
 UNCLIPPED = MOVING | {"algorithm__clip": "none"}
 #: What an algorithm needs besides before its off-policy gradient can be "full".
 UNWHITENED = {"ppo": {"algorithm__whiten": False}}
+#: A reward of two values, so that some groups have no spread.
+TWO_VALUED = {"rewards": [{"use": "regex", "args": {"pattern": "t4"}}]}
 SCHEDULE = [{"at": 0, "target": "0.5 nats/sequence"}, {"at": 1, "target": "2 nats/sequence"}]
 PPO = {"algorithm__kind": "ppo"}
 STEP_PENALTY = {"target": "0.01 nats/token", "beta": 0.5}
@@ -182,6 +184,8 @@ TURNS: dict[type, dict[str, Turn]] = {
                 "step_kl_limit": Turn(MOVING | {"algorithm__step_kl_limit": 1e-4}, MOVING),
                 "step_penalty": Turn(MOVING | {"algorithm__step_penalty": STEP_PENALTY}, MOVING),
                 "ptx": Turn({"algorithm__ptx": PTX}),
+                "max_draws": Turn({"algorithm__max_draws": 1}, TWO_VALUED),
+                "overlong": Turn({"algorithm__overlong": 0.0}),
             }.items()
             if name in {f.name for f in dataclasses.fields(ALGORITHMS[kind])}
         }

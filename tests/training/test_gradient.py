@@ -24,7 +24,7 @@ from tests.training.enumerated import (
 )
 from torch import Tensor
 
-from kleash.algorithms import CISPO, GRPO, GSPO, RLOO
+from kleash.algorithms import CISPO, DAPO, GRPO, GSPO, RLOO
 from kleash.kl.penalties import Chi2, Exact, FutureSampled, InLoss, InReward, KLTerms, NoPenalty, Renyi
 
 SEQUENCE_PENALTIES = {"exact": Exact(), "in_reward": InReward(), "future_sampled": FutureSampled(), "none": NoPenalty()}
@@ -61,6 +61,7 @@ def test_gradient_through_the_loop(penalty, algorithm, tmp_path, monkeypatch):
 VARIANTS = {
     "gspo": GSPO(group_size=2, std="none", length="constant"),
     "cispo": CISPO(group_size=2, std="none", length="constant"),
+    "dapo": DAPO(group_size=2, std="none", length="constant", overlong=0.0, max_draws=1),
 }
 
 

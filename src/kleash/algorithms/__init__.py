@@ -3,6 +3,7 @@
 from typing import Protocol, runtime_checkable
 
 from kleash.algorithms.cispo import CISPO
+from kleash.algorithms.dapo import DAPO
 from kleash.algorithms.group_relative import Loss, Totals, ValueFigures
 from kleash.algorithms.grpo import GRPO
 from kleash.algorithms.gspo import GSPO
@@ -80,14 +81,35 @@ class MixesTexts(Protocol):
     def ptx(self) -> Ptx | None: ...
 
 
-ALGORITHMS: dict[str, type] = {"grpo": GRPO, "rloo": RLOO, "ppo": PPO, "gspo": GSPO, "cispo": CISPO}
+@runtime_checkable
+class ReplacesGroups(Protocol):
+    """An algorithm under which fresh prompts take the place of groups whose raw scores are all equal."""
+
+    @property
+    def max_draws(self) -> int:
+        """At most so many times the step's prompts are drawn."""
+        ...
+
+
+@runtime_checkable
+class PunishesLength(Protocol):
+    """An algorithm that adds DAPO's soft overlong punishment to the score."""
+
+    @property
+    def overlong(self) -> float:
+        """Share of max_new_tokens over which it rises; 0: none."""
+        ...
+
+
+ALGORITHMS: dict[str, type] = {"grpo": GRPO, "rloo": RLOO, "ppo": PPO, "gspo": GSPO, "cispo": CISPO, "dapo": DAPO}
 
 #: The penalty of the paper, where the config has no [kl]. The others are leashed by the default one.
-OWN_PENALTY: dict[str, type] = {"cispo": NoPenalty}
+OWN_PENALTY: dict[str, type] = {"cispo": NoPenalty, "dapo": NoPenalty}
 
 __all__ = [
     "ALGORITHMS",
     "CISPO",
+    "DAPO",
     "GRPO",
     "GSPO",
     "OWN_PENALTY",
@@ -101,6 +123,8 @@ __all__ = [
     "MixesTexts",
     "PricesSteps",
     "Ptx",
+    "PunishesLength",
+    "ReplacesGroups",
     "StepPenalty",
     "StepPrice",
     "Totals",

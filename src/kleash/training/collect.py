@@ -3,17 +3,21 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
+from kleash.algorithms import PunishesLength, ReplacesGroups
 from kleash.models.counting import TokenCounter
 from kleash.rewards.score import Scored, score
+from kleash.rewards.shaping import plus, soft_overlong
 from kleash.tensors import Batch, ReferenceStates, Rollout
 from kleash.training.data import indices
+from kleash.training.dynamic import Draws, Sampled, mean_score, together
 from kleash.training.gauges import Collected
 from kleash.training.job import Job, Progressing
 from kleash.training.rolling import Asked, roll
-from kleash.training.shaped import Drawn, shape
+from kleash.training.shaped import Drawn, ShapedScores, shape
 
 
 class Clock:
@@ -33,28 +37,69 @@ class Clock:
 
 def collect(job: Job, state: Progressing, clock: Clock) -> tuple[Collected, Batch]:
     """Sample, score, shape, and the reference's states."""
-    step, train, loaded = state.step, job.config.train, job.loaded
-    G = job.update.algorithm.group_size
-    index = indices(step, train.prompts_per_step, len(job.prompts), train.seed)
-    prompts, columns = job.prompts.take(index, G)
-    with clock.phase("sample"):
-        rollout, completions, texts, columns = roll(job, loaded.policy, Asked(prompts, columns, index, G), step)
-    with clock.phase("score"):
-        scored = score(job.rewarders, prompts, texts, columns)
+    drawn, draws = _filled(job, state, clock)
     with clock.phase("shape"):
-        shaped = shape(job, state.shaping, Drawn(index, rollout, texts), scored)
+        shaped = shape(job, state.shaping, Drawn(drawn.numbers, drawn.rollout, drawn.texts), drawn.scored)
+        shaped = _punished(job, shaped, drawn.rollout)
     with clock.phase("reference"):
-        states = reference_states(job, rollout)
+        states = reference_states(job, drawn.rollout)
     collected = Collected(
-        rollout=rollout,
-        prompts=list(prompts),
-        completions=completions,
-        texts=texts,
-        scored=scored,
+        rollout=drawn.rollout,
+        prompts=drawn.prompts,
+        completions=drawn.completions,
+        texts=drawn.texts,
+        scored=drawn.scored,
         shaped=shaped,
         mismatch=job.sampling.mismatch,
+        draws=draws,
     )
-    return collected, _batch(rollout, shaped.scored, states)
+    return collected, _batch(drawn.rollout, shaped.scored, states)
+
+
+def _filled(job: Job, state: Progressing, clock: Clock) -> tuple[Sampled, Draws | None]:
+    """The step's groups. Where the algorithm replaces those without spread, until enough are left or the cap is met.
+
+    The measurement after the last step is of the prompts as they come.
+    """
+    algorithm, want = job.update.algorithm, job.config.train.prompts_per_step
+    most = algorithm.max_draws if isinstance(algorithm, ReplacesGroups) and state.step < job.config.train.steps else 1
+    kept: list[Sampled] = []
+    flat: list[Sampled] = []
+    drawn = 0
+    while len(kept) < want and drawn < most * want:
+        place = state.step * want + state.redrawn + drawn
+        fresh = _sampled(job, place, min(want - len(kept), most * want - drawn), clock)
+        drawn += len(fresh.numbers)
+        if most == 1 and len(fresh.numbers) == want:
+            return fresh, None
+        for one in map(fresh.group, range(len(fresh.numbers))):
+            (kept if one.has_spread or most == 1 else flat).append(one)
+    unreplaced = max(want - len(kept), 0)
+    batch = together([*kept, *flat[len(flat) - unreplaced :]], job.loaded.ends.pad_id)
+    return batch, None if most == 1 else Draws(drawn, unreplaced, mean_score([*kept, *flat]))
+
+
+def _sampled(job: Job, place: int, count: int, clock: Clock) -> Sampled:
+    """At most `count` groups from a place in the stream of prompts on, to the end of a batch, in which none repeats."""
+    train, G = job.config.train, job.update.algorithm.group_size
+    batch, first = divmod(place, train.prompts_per_step)
+    index = indices(batch, train.prompts_per_step, len(job.prompts), train.seed)[first : first + count]
+    prompts, columns = job.prompts.take(index, G)
+    with clock.phase("sample"):
+        rollout, completions, texts, columns = roll(job, job.loaded.policy, Asked(prompts, columns, index, G), batch)
+    with clock.phase("score"):
+        scored = score(job.rewarders, prompts, texts, columns)
+    return Sampled(index, list(prompts), rollout, completions, texts, scored)
+
+
+def _punished(job: Job, shaped: ShapedScores, rollout: Rollout) -> ShapedScores:
+    """With the punishment of overlong completions, where the algorithm has one."""
+    algorithm, limit = job.update.algorithm, job.sampling.max_new_tokens
+    if not (isinstance(algorithm, PunishesLength) and algorithm.overlong):
+        return shaped
+    cache = max(1, round(algorithm.overlong * limit))
+    added = [soft_overlong(n, limit, cache) for n in rollout.mask.sum(1).tolist()]
+    return shaped._replace(scored=replace(shaped.scored, total=plus(shaped.scored.total, added)))
 
 
 def reference_states(job: Job, rollout: Rollout) -> ReferenceStates:

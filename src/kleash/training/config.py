@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from kleash.algorithms import CISPO, GRPO, GSPO, OWN_PENALTY, PPO, RLOO, LearnsValues
+from kleash.algorithms import CISPO, DAPO, GRPO, GSPO, OWN_PENALTY, PPO, RLOO, LearnsValues
 from kleash.errors import UsageError
 from kleash.kl.penalties import Exact
 from kleash.models.spec import Chat, ModelSpec
@@ -20,7 +20,7 @@ from kleash.training.section import STRICT, named_kind
 from kleash.training.train_config import TrainSpec
 
 AlgorithmConfig = Annotated[
-    Annotated[GRPO | RLOO | PPO | GSPO | CISPO, Field(discriminator="kind")], named_kind("grpo")
+    Annotated[GRPO | RLOO | PPO | GSPO | CISPO | DAPO, Field(discriminator="kind")], named_kind("grpo")
 ]
 
 

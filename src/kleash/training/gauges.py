@@ -19,6 +19,7 @@ from kleash.records import ControllerState, Reading, Step, Target
 from kleash.rewards.ensembles import disagreement
 from kleash.rewards.score import Scored
 from kleash.tensors import Look, Rollout
+from kleash.training.dynamic import Draws
 from kleash.training.learn import Learned
 from kleash.training.shaped import ShapedScores
 
@@ -45,6 +46,12 @@ class Collected:
     scored: Scored
     shaped: ShapedScores
     mismatch: str | None
+    draws: Draws | None = None
+
+    @property
+    def redrawn(self) -> int:
+        """Groups drawn beyond the batch itself."""
+        return 0 if self.draws is None else self.draws.groups - self.rollout.n_prompts
 
 
 def kl_readings(look: Look, collected: Collected) -> tuple[Reading | None, Reading | None]:
@@ -100,6 +107,7 @@ def gauge(
         unscored=sum(s is None for s in collected.shaped.scored.total),
         score_length_correlation=_correlation(collected.scored.total, rollout.mask.sum(1).tolist()),
         groups_without_spread=_without_spread(collected),
+        **_draw_figures(collected.draws),
         bits_per_byte=_bits_per_byte(look, rollout, completions),
         entropy=float(masked_mean(look.entropy, rollout.mask)),
         length=float(rollout.mask.sum(1).double().mean()),
@@ -176,11 +184,18 @@ def _shape_figures(collected: Collected, trained: float | None) -> dict[str, Any
     """What shapes and ensembles did, as fields of `Step`."""
     shaped = collected.shaped
     return {
-        "score_shaped": trained if shaped.by_name else None,
+        "score_shaped": None if shaped.scored is collected.scored else trained,
         "scores_shaped": {n: _mean_std([s for s in v if s is not None])[0] for n, v in shaped.by_name.items()},
         "scores_clipped": shaped.clipped,
         "disagreement": {name: disagreement(members) for name, members in collected.scored.members.items()},
     }
+
+
+def _draw_figures(draws: Draws | None) -> dict[str, Any]:
+    """What dynamic sampling drew, as fields of `Step`."""
+    if draws is None:
+        return {}
+    return {"groups_drawn": draws.groups, "groups_unreplaced": draws.unreplaced, "score_drawn": draws.score}
 
 
 def _correlation(scores: Sequence[float | None], lengths: Sequence[int]) -> float | None:

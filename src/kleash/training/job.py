@@ -76,7 +76,8 @@ class Progressing:
     """What moves from step to step: the next step's number, beta's state, the records so far, the best checkpoint.
 
     `unmoved`: no update of `step` has begun, so its weights are whole. `saved`: the step of the last checkpoint tried.
-    `step_price`: of a step-size penalty; None before its first step, and without one.
+    `step_price`: of a step-size penalty; None before its first step, and without one. `redrawn`: prompts drawn so far
+    beyond one batch a step.
     """
 
     step: int
@@ -90,6 +91,7 @@ class Progressing:
     recovery: Recovery = field(default_factory=Recovery)
     tail: TailWatch = field(default_factory=TailWatch)
     step_price: StepPrice | None = None
+    redrawn: int = 0
 
 
 class Sinks(NamedTuple):

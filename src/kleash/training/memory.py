@@ -22,6 +22,7 @@ def remembered(job: Job, state: Progressing) -> tuple[dict[str, Any], dict[str, 
         "leash": leash(job.config.kl),
         "shaping": state.shaping.plain(),
         "tail": state.tail.plain(),
+        "redrawn": state.redrawn,
         "step_price": None if state.step_price is None else asdict(state.step_price),
         "recovery": {"learning_rate": job.learning_rate, "state": asdict(state.recovery)},
     }
@@ -33,6 +34,7 @@ def recall(job: Job, state: Progressing, restored: Restored) -> None:
     state.controller = ControllerState(**restored.memory["controller"])
     state.shaping = ShapeMemory.of(restored.memory["shaping"])
     state.tail = TailWatch.of(restored.memory["tail"])
+    state.redrawn = restored.memory["redrawn"]
     price = restored.memory["step_price"]
     state.step_price = None if price is None else StepPrice(**price)
     recovery = restored.memory["recovery"]

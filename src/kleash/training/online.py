@@ -32,6 +32,7 @@ from kleash.training.memory import remembered
 from kleash.training.passes import observe
 from kleash.training.progress import evaluation_line
 from kleash.training.rollback import go_back, last_good
+from kleash.training.spread import spread_notices
 from kleash.training.step_price import next_price, price_figures, priced
 from kleash.training.tailwatch import watch_tail
 
@@ -164,7 +165,10 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
         sinks.notice("controller_held", f"beta stays at {beta:.4g}: {controller.held}", state.step)
     if tail.warning:
         sinks.notice("heavy_tail", tail.warning, state.step)
+    for what, text in spread_notices(state.history).items():
+        sinks.notice(what, text, state.step)
     state.controller, state.shaping, state.tail = controller, collected.shaped.memory, tail.watch
+    state.redrawn += collected.redrawn
     state.step_price, state.step, state.unmoved = price, state.step + 1, True
     state.recovery = state.recovery.after(len(learned.skipped))
 

@@ -35,7 +35,7 @@ def go_back(job: Job, state: Progressing, sinks: Sinks, why: str) -> None:
     if step == 0:
         checkpoint.restart(config.model, config.train.seed, job.loaded.policy, job.optimizer)
         state.controller, state.shaping = job.controller.init(config.kl.first_beta), ShapeMemory()
-        state.tail, state.step_price = TailWatch(), None
+        state.tail, state.step_price, state.redrawn = TailWatch(), None, 0
     else:
         path = job.checkpoints / shelf.name(step)
         recall(job, state, checkpoint.restore(path, config.model, job.loaded.policy, job.optimizer))

@@ -72,7 +72,9 @@ def with_reference(
 ) -> dict[int, dict[str, Numbers]]:
     """`known`, with the reference's scores of the prompts of this step that are not in it yet."""
     wanted = {r.name: count for r in rewarders if (count := reference_samples(r.shape))}
-    new = [i for i in index if any(len(known.get(i, {}).get(name, ())) < n for name, n in wanted.items())]
+    new = [
+        i for i in dict.fromkeys(index) if any(len(known.get(i, {}).get(name, ())) < n for name, n in wanted.items())
+    ]
     if not new:
         return known
     asking, M = [r for r in rewarders if r.name in wanted], max(wanted.values())
