@@ -16,7 +16,7 @@ import torch
 
 from kleash.errors import NotFiniteError, RunError
 from kleash.models.counting import TokenCounter
-from kleash.records import Step
+from kleash.records import ControllerState, Step
 from kleash.runlog.schema import Checkpoint, RunEnd, Sample
 from kleash.training import checkpoint, shelf
 from kleash.training.bad import keep_bad
@@ -161,16 +161,20 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
     if learned.skipped:
         text = keep_bad(job.bad, state.step, beta, collected, batch, learned)
         sinks.notice("update_skipped", text, state.step)
-    if controller.held and controller.held != state.controller.held:
-        sinks.notice("controller_held", f"beta stays at {beta:.4g}: {controller.held}", state.step)
-    if tail.warning:
-        sinks.notice("heavy_tail", tail.warning, state.step)
-    for what, text in spread_notices(state.history).items():
-        sinks.notice(what, text, state.step)
+    _warn(state, controller, tail.warning, sinks)
     state.controller, state.shaping, state.tail = controller, collected.shaped.memory, tail.watch
     state.redrawn += collected.redrawn
     state.step_price, state.step, state.unmoved = price, state.step + 1, True
     state.recovery = state.recovery.after(len(learned.skipped))
+
+
+def _warn(state: Progressing, controller: ControllerState, tail: str | None, sinks: Sinks) -> None:
+    """What a person should know of the step just recorded: a held beta, a heavy tail, groups without spread."""
+    said = {} if tail is None else {"heavy_tail": tail}
+    if controller.held and controller.held != state.controller.held:
+        said["controller_held"] = f"beta stays at {state.controller.beta:.4g}: {controller.held}"
+    for what, text in (said | spread_notices(state.history)).items():
+        sinks.notice(what, text, state.step)
 
 
 def _evaluate(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> None:
