@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -12,7 +13,14 @@ import torch
 from scipy import stats
 from tests.models.small_tokenizers import TEXT, byte_level, metaspace
 from tests.tolerances import EXACT, FP32, PATHS
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from kleash.errors import RunError, UsageError
 from kleash.models.draw import NOISE_BITS, keyed_noise
@@ -48,6 +56,16 @@ def mistral() -> Policy:
     torch.manual_seed(0)
     config = MistralConfig(vocab_size=16, sliding_window=4, tie_word_embeddings=False, head_dim=8, **SMALL)
     return Policy(MistralForCausalLM(config).double().eval(), Recipe(14))
+
+
+def alternating() -> Policy:
+    """A layer with a window, whose cache is its own, and one without."""
+    torch.manual_seed(0)
+    kinds = ["sliding_attention", "full_attention"]
+    config = Qwen3Config(
+        vocab_size=16, layer_types=kinds, sliding_window=4, use_sliding_window=True, head_dim=8, **SMALL
+    )
+    return Policy(Qwen3ForCausalLM(config).double().eval(), Recipe(14))
 
 
 def draw_all(policy: Policy, settings: Sampling, ends: Ends = ENDS, index: tuple[int, ...] = (0, 1, 2, 3)) -> Rollout:
@@ -119,8 +137,9 @@ def test_equals_slow_sampler(settings: Sampling, ends: Ends) -> None:
     assert rows_of(draw_all(policy, settings, ends)) == slow(policy, settings, ends)
 
 
-def test_equals_slow_sampler_with_a_sliding_window() -> None:
-    policy, settings = mistral(), Sampling(max_new_tokens=12)
+@pytest.mark.parametrize("make", [mistral, alternating])
+def test_equals_slow_sampler_with_a_sliding_window(make: Callable[[], Policy]) -> None:
+    policy, settings = make(), Sampling(max_new_tokens=12)
     assert rows_of(draw_all(policy, settings)) == slow(policy, settings, ENDS)
 
 

@@ -21,6 +21,7 @@ from kleash.models.draw import distribution, draw, keyed_noise
 from kleash.models.heads import apply
 from kleash.models.paths import prefill
 from kleash.models.policy import Policy
+from kleash.models.room import closed_up, make_room
 from kleash.models.stopping import Ends, stopped
 from kleash.tensors import Head, Rollout
 
@@ -121,7 +122,7 @@ class _Stream:
         with policy.autocast():
             hidden, cache = prefill(policy.body, policy.config, ids, mask)
         prompt = torch.arange(len(ids), device=ids.device).repeat_interleave(group_size)
-        cache.reorder_cache(prompt)
+        make_room(cache, len(ids), group_size, ids.shape[1] + T - 1)
         room = torch.ones(len(prompt), T, dtype=torch.int64, device=ids.device)
         stream = cls(
             policy=policy,
@@ -212,8 +213,8 @@ def drawn(
             n_open = int(record.open.sum())
             if n_open == 0 or t == T - 1:
                 break
-            if 8 * n_open <= 7 * len(rows):  # dropping rows copies the cache: only once an eighth is idle
-                still = record.open[rows].nonzero()[:, 0]
+            if 8 * n_open <= 7 * len(rows):  # only once an eighth is idle: moving rows costs a little
+                still = closed_up(record.open[rows])
                 stream.keep(still)
                 token = token[still]
             hidden = stream.read(token)
