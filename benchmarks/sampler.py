@@ -120,9 +120,10 @@ def main() -> None:
     print(f"{given.threads} threads, {processor()}, torch {torch.__version__}\n")
     rows = [row for length in (200, 5) for row in compare(policy, length, given.rounds)]
     print(table(["P", "", "median", "tokens/s", "× kleash"], rows))
-    print()
-    for name, taken in measure(products(policy, PROMPTS * GROUP), given.rounds).items():
-        print(f"{name}: {1000 * statistics.median(taken):.0f} ms")
+    for count in (PROMPTS * GROUP, 1):
+        print(f"\n{count} rows:")
+        for name, taken in measure(products(policy, count), given.rounds).items():
+            print(f"  {name}: {1000 * statistics.median(taken):.0f} ms")
     if given.compiled:
         compiled(policy, given.rounds)
 
