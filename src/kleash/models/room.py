@@ -39,17 +39,16 @@ class Room(CacheLayerMixin):
         rows, start, self.length = len(key_states), self.length, self.length + key_states.shape[-2]
         if self.length > self._keys.shape[-2]:
             capacity = max(self.length, min(self.limit, 2 * start))
-            self._keys, self._values = (_repeated(x, 1, capacity) for x in (self.keys, self.values))
+            self._keys, self._values = (_repeated(x[:rows, :, :start], 1, capacity) for x in (self._keys, self._values))
         self._keys[:rows, :, start : self.length] = key_states
         self._values[:rows, :, start : self.length] = value_states
-        self._show(rows)
-        return self.keys, self.values
+        return self._show(rows)
 
     def reorder_cache(self, beam_idx: Int[Tensor, " b"]) -> None:
         """Row i becomes the old row beam_idx[i], and the rest is forgotten; a row that stays is not copied."""
         moved = (beam_idx != torch.arange(len(beam_idx), device=beam_idx.device)).nonzero()[:, 0]
-        for kept, seen in ((self._keys, self.keys), (self._values, self.values)):
-            kept[moved, :, : self.length] = seen[beam_idx[moved]]
+        for kept in (self._keys, self._values):
+            kept[moved, :, : self.length] = kept[beam_idx[moved], :, : self.length]
         self._show(len(beam_idx))
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -61,8 +60,10 @@ class Room(CacheLayerMixin):
     def get_max_length(self) -> int:
         return self.limit
 
-    def _show(self, rows: int) -> None:
-        self.keys, self.values = self._keys[:rows, :, : self.length], self._values[:rows, :, : self.length]
+    def _show(self, rows: int) -> tuple[Tensor, Tensor]:
+        shown = self._keys[:rows, :, : self.length], self._values[:rows, :, : self.length]
+        self.keys, self.values = shown
+        return shown
 
 
 def _repeated(x: Float[Tensor, "N h L D"], times: int, capacity: int) -> Float[Tensor, "B h C D"]:
@@ -79,6 +80,7 @@ def make_room(cache: Any, prompts: int, group_size: int, limit: int) -> None:
     A layer of another kind (a sliding window, a recurrent state) keeps its own form: those do not grow with the text.
     """
     repeats = torch.arange(prompts).repeat_interleave(group_size)
+    layer: Any
     for i, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer and layer.is_initialized:
             cache.layers[i] = Room(layer, group_size, limit)
