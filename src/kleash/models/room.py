@@ -79,8 +79,7 @@ def make_room(cache: Any, prompts: int, group_size: int, limit: int) -> None:
 
     A layer of another kind (a sliding window, a recurrent state) keeps its own form: those do not grow with the text.
     """
-    repeats = torch.arange(prompts).repeat_interleave(group_size)
-    layer: Any
+    repeats: Any = torch.arange(prompts).repeat_interleave(group_size)
     for i, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer and layer.is_initialized:
             cache.layers[i] = Room(layer, group_size, limit)
