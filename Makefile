@@ -9,7 +9,7 @@ CODE := src tests tools benchmarks examples
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test check lint docs clean tiny tiny-report \
+.PHONY: help demo test check lint docs clean tiny tiny-report zoo \
 	bench bench-demo bench-trl
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make check        lint, types, import direction and the fast tests"
 	@echo "make docs         write docs/metrics.md and docs/equations.md again"
 	@echo "make tiny         train the embedded tiny model again; make tiny-report judges it"
+	@echo "make zoo          over 50 architectures against their own logits: docs/runs/zoo.md"
 	@echo "make bench-NAME   a table of docs/runs: any program of benchmarks/, with - for _"
 
 $(VENV)/.run: pyproject.toml constraints.txt
@@ -53,6 +54,9 @@ tiny: $(VENV)/.dev
 
 tiny-report: $(VENV)/.dev
 	$(BIN)/python tools/tiny_report.py
+
+zoo: $(VENV)/.dev
+	$(BIN)/python -m tools.zoo
 
 bench: bench-estimators bench-controllers bench-fused
 

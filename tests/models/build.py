@@ -76,7 +76,7 @@ def model(kind: str = "llama", dtype: torch.dtype = torch.float32, *, seed: int 
 
 def policy(kind: str = "llama", dtype: torch.dtype = torch.float32, *, seed: int = 0, **overrides: Any) -> Policy:
     built = model(kind, dtype, seed=seed, **overrides)
-    return Policy(built, recipe_from(built.config, VOCAB))
+    return Policy(built, recipe_from(built.config, VOCAB)).eval()
 
 
 def rollout(

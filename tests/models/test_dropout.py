@@ -3,6 +3,7 @@
 import torch
 from tests.models import build
 from torch import nn
+from transformers import AutoModelForCausalLM, MixtralConfig
 
 from kleash.models.dropout import switch_off_dropout
 
@@ -60,3 +61,12 @@ def test_a_rate_in_a_nested_config_read_at_call_time() -> None:
     assert module.config.text_config.hidden_dropout_prob == 0.0
     assert module.config.text_config.dropped_tokens == 3
     assert switch_off_dropout(module) == 0
+
+
+def test_noise_of_a_router_of_experts() -> None:
+    torch.manual_seed(0)
+    sizes = build.SIZES | {"num_local_experts": 4}
+    model = AutoModelForCausalLM.from_config(MixtralConfig(**sizes, router_jitter_noise=0.5))
+    assert noisy(model)
+    switch_off_dropout(model)
+    assert not noisy(model)

@@ -28,7 +28,7 @@ def test_recipes_of_models_that_scale_or_cap_their_logits(config: Any, expected:
     recipe = recipe_from(model.config, build.VOCAB)
     assert recipe == expected
     probe_head(model, recipe)
-    assert probe_paths(Policy(model, recipe)) == ("packed", "cached", "two_stage", "plain")
+    assert probe_paths(Policy(model, recipe).eval()).training == ("packed", "cached", "two_stage", "plain")
     with pytest.raises(RunError, match="log-probs and KL would be wrong"):
         probe_head(model, Recipe(build.VOCAB))  # as if the config had said nothing
 
@@ -38,6 +38,13 @@ def test_a_head_that_does_something_unknown_is_found() -> None:
     model.lm_head.register_forward_hook(lambda _module, _args, logits: logits + 0.01 * logits.square())
     with pytest.raises(RunError, match="does something that kleash does not know"):
         probe_head(model, recipe_from(model.config, build.VOCAB))
+
+
+def test_a_head_that_is_no_linear_layer_is_refused() -> None:
+    model = build.model("llama")
+    model.lm_head = nn.Sequential(model.lm_head, nn.Tanh())
+    with pytest.raises(RunError, match="is a Sequential, and kleash knows linear heads only"):
+        head_of(model, Recipe(build.VOCAB))
 
 
 def test_a_bias_on_the_head_counts() -> None:
@@ -50,9 +57,8 @@ def test_a_bias_on_the_head_counts() -> None:
 
 def test_an_adapter_on_the_head_is_refused() -> None:
     model = build.model("qwen2")
-    adapted = adapters.attach(model, Adapter(rank=2, targets=["q_proj", "lm_head"]), "base", seed=0)
     with pytest.raises(RunError, match="no adapter on the head"):
-        Policy(adapted, Recipe(build.VOCAB)).head()
+        adapters.attach(model, Adapter(rank=2, targets=["q_proj", "lm_head"]), "base", seed=0)
 
 
 def test_all_linear_leaves_the_head_alone() -> None:
@@ -77,13 +83,13 @@ def test_a_model_that_ignores_the_block_mask_keeps_the_other_paths() -> None:
         return args, kwargs
 
     policy.body.register_forward_pre_hook(causal_only, with_kwargs=True)
-    assert probe_paths(policy) == ("cached", "two_stage", "plain")
+    assert probe_paths(policy).training == ("cached", "two_stage", "plain")
 
 
 def test_gpt2_passes_too() -> None:
     policy = build.policy("gpt2")
     probe_head(policy.causal, policy.recipe)
-    assert probe_paths(policy) == ("packed", "cached", "two_stage", "plain")
+    assert probe_paths(policy).training == ("packed", "cached", "two_stage", "plain")
 
 
 def test_probing_leaves_no_gradients() -> None:

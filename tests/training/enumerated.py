@@ -195,7 +195,9 @@ def run_step(
     job = Job(
         config=config,
         run_dir=tmp_path,
-        loaded=Loaded(policy, tokenizer, "small", tmp_path, 64, Ends((EOS,), EOS, tokenizer), ("packed",), None),
+        loaded=Loaded(
+            policy, tokenizer, "small", tmp_path, 64, Ends((EOS,), EOS, tokenizer), ("packed",), ("packed",), None
+        ),
         reference=Frozen(reference, {}),
         rewarders=[Rewarder("table", 1.0, lambda prompts, completions: [by_text[c.strip()] for c in completions], 0.0)],
         prompts=as_prompts([" ".join(f"t{i}" for i in PROMPT)] * n),

@@ -15,11 +15,14 @@ from torch import nn
 
 from kleash.errors import RunError, UsageError
 from kleash.models.checkpoint_files import check_weights
+from kleash.models.heads import check_adapted
 from kleash.models.spec import Adapter
 
 #: peft's name for the adapter that is trained, and kleash's for the frozen one the run started from.
 POLICY_ADAPTER = "default"
 SNAPSHOT_ADAPTER = "reference"
+#: Their fused kernels read out_proj's weight past any adapter, so peft refuses one there.
+_MAMBA = ("mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h")
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
@@ -33,6 +36,7 @@ def attach(model: Any, adapter: Adapter, base: str, seed: int) -> Any:
         r=adapter.rank,
         lora_alpha=adapter.alpha or adapter.rank,  # type: ignore[arg-type]  # peft says int, divides as float
         target_modules=adapter.targets,
+        exclude_modules=_passed_by(model) if adapter.targets == "all-linear" else None,
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )
@@ -42,8 +46,17 @@ def attach(model: Any, adapter: Adapter, base: str, seed: int) -> Any:
             adapted = get_peft_model(model, config)
     except ValueError as error:
         raise UsageError(f"no adapter fits model.adapter.targets = {adapter.targets!r}: {error}") from None
+    check_adapted(adapted.get_base_model())
     adapted.peft_config[POLICY_ADAPTER].base_model_name_or_path = base
     return adapted
+
+
+def _passed_by(model: Any) -> list[str]:
+    """What "all-linear" leaves alone besides the head: linear layers that peft cannot wrap."""
+    names = ["out_proj"] if getattr(model.config, "model_type", None) in _MAMBA else []
+    # a router that is a linear layer by its class and answers with more than a product (Llama 4)
+    routers = [name for name, m in model.named_modules() if isinstance(m, nn.Linear) and "Router" in type(m).__name__]
+    return names + routers
 
 
 def load_adapter(model: Any, directory: Path) -> Any:
@@ -60,6 +73,7 @@ def load_adapter(model: Any, directory: Path) -> Any:
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise RunError(f"the adapter in {directory} was made for another base model: {reason}") from None
+    check_adapted(adapted.get_base_model())
     with safe_open(directory / WEIGHTS, framework="pt") as tensors:
         stored = set(tensors.keys())
     expected = set(get_peft_model_state_dict(adapted, adapter_name=POLICY_ADAPTER, save_embedding_layers=False))

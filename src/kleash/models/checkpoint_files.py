@@ -24,10 +24,10 @@ def read_model(directory: Path, dtype: torch.dtype, trust_remote_code: bool) -> 
 
     _check_config(directory, trust_remote_code)
     check_weights(directory)
-    config = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
-    # sdpa has no soft-cap inside attention (Gemma 2)
-    attention = "eager" if getattr(config, "attn_logit_softcapping", None) else None
     try:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
+        # sdpa has no soft-cap inside attention (Gemma 2)
+        attention = "eager" if getattr(config.get_text_config(), "attn_logit_softcapping", None) else None
         with without_bars():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 directory,
@@ -38,7 +38,7 @@ def read_model(directory: Path, dtype: torch.dtype, trust_remote_code: bool) -> 
                 attn_implementation=attention,
                 output_loading_info=True,
             )
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # what a model's own code may raise, nobody knows
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RunError(f"the model in {directory} could not be loaded: {reason}") from None
     model, info = loaded

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from kleash.errors import UsageError
+from kleash.models.anatomy import body_of, text_config
 from kleash.models.checkpoint_files import check_weights
 from kleash.models.spec import CriticKind
 
@@ -46,8 +47,8 @@ def make_critic(kind: CriticKind, causal: Any, directory: Path) -> tuple[Critic,
     Raises:
         UsageError: a critic is stored there, and it is not of this kind or shape.
     """
-    body = deepcopy(causal.base_model) if kind == "separate" else None
-    critic = Critic(causal.config.hidden_size, next(causal.parameters()), body)
+    body = deepcopy(body_of(causal)) if kind == "separate" else None
+    critic = Critic(text_config(causal).hidden_size, next(causal.parameters()), body)
     if not (directory / CRITIC).is_file():
         return critic, True
     check_weights(directory, single=CRITIC)

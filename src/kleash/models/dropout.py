@@ -9,6 +9,8 @@ from typing import Any
 from torch import nn
 
 _DROPOUT = nn.modules.dropout._DropoutNd
+#: What modules call the noise that some routers of experts multiply their input by in `train()`.
+_JITTER = ("jitter_noise", "input_jitter_noise")
 
 
 def switch_off_dropout(model: nn.Module) -> int:
@@ -26,7 +28,11 @@ def switch_off_dropout(model: nn.Module) -> int:
 
 def _zero_rates(attributes: dict[str, Any], owner: object) -> int:
     # `drop` finds attention_dropout, resid_pdrop, layerdrop, drop_path_rate, hidden_dropout_prob …
-    rates = [name for name, value in attributes.items() if "drop" in name and type(value) is float and value != 0]
+    rates = [
+        name
+        for name, value in attributes.items()
+        if ("drop" in name or name in _JITTER) and type(value) is float and value != 0
+    ]
     for name in rates:
         setattr(owner, name, 0.0)
     return len(rates)

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kleash.errors import RunError
+from kleash.models.anatomy import body_of
 from kleash.tensors import Head
 
 #: Largest difference between recipe and model, relative to the largest logit: rounding of one product, no more.
@@ -24,11 +25,17 @@ class Recipe:
 
 
 def recipe_from(config: Any, vocab: int) -> Recipe:
-    """The recipe that the config's fields announce: soft-cap (Gemma), scale (Granite, Cohere, Falcon-H1)."""
-    scale = 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
-    scale *= getattr(config, "logit_scale", None) or 1.0
-    scale *= getattr(config, "lm_head_multiplier", None) or 1.0
-    return Recipe(vocab, float(scale), getattr(config, "final_logit_softcapping", None))
+    """The recipe that the config's fields announce: scale (Granite, Cohere, Falcon-H1), soft-cap (Gemma)."""
+    scale = 1.0 / _number(config, "logits_scaling", 1.0)
+    scale *= _number(config, "logit_scale", 1.0) * _number(config, "lm_head_multiplier", 1.0)
+    caps = [_number(config, name, None) for name in ("final_logit_softcapping", "logits_soft_cap")]
+    return Recipe(vocab, scale, next((cap for cap in caps if cap), None))
+
+
+def _number(config: Any, name: str, otherwise: Any) -> Any:
+    """A field that may be absent, None, 0 for "none", or a word (MPT), which no head here follows."""
+    value = getattr(config, name, None)
+    return float(value) if isinstance(value, int | float) and value else otherwise
 
 
 def head_of(model: Any, recipe: Recipe) -> Head:
@@ -40,12 +47,35 @@ def head_of(model: Any, recipe: Recipe) -> Head:
     layer = model.get_output_embeddings()
     if layer is None:
         raise RunError(f"{type(model).__name__} has no language-model head, so it cannot be a policy")
-    if not isinstance(layer, nn.Linear) or type(layer).__module__.startswith("peft"):
+    if _adapted(layer):
         raise RunError(
             f"the head of this model is a {type(layer).__name__}; kleash trains no adapter on the head: "
             "take lm_head and the embeddings out of the adapter's targets and of modules_to_save"
         )
+    if not isinstance(layer, nn.Linear):
+        raise RunError(
+            f"the head of {type(model).__name__} is a {type(layer).__name__}, and kleash knows linear heads only; it "
+            "cannot train this model"
+        )
     return Head(layer.weight, layer.bias, recipe.vocab, recipe.scale, recipe.softcap)
+
+
+def check_adapted(model: Any) -> None:
+    """That no adapter is on the head, nor on embeddings that it shares its weight with.
+
+    Raises:
+        RunError: there is one.
+    """
+    weight, embedding = head_of(model, Recipe(0)).weight, model.get_input_embeddings()
+    if _adapted(embedding) and embedding.weight is weight:
+        raise RunError(
+            f"the head of {type(model).__name__} shares its weight with the embeddings, and an adapter on the "
+            "embeddings alone would part them; take the embeddings out of the adapter's targets"
+        )
+
+
+def _adapted(layer: Any) -> bool:
+    return type(layer).__module__.startswith("peft")
 
 
 def apply(hidden: Float[Tensor, "*s H"], head: Head) -> Float[Tensor, "*s V"]:
@@ -65,9 +95,13 @@ def probe_head(model: Any, recipe: Recipe) -> None:
         RunError: they differ by more than rounding: every KL would be that of another model.
     """
     ids = torch.linspace(0, recipe.vocab - 1, 16, device=model.device).long()[None]
-    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-    theirs = model(input_ids=ids, use_cache=False).logits[..., : recipe.vocab].float()
     head = head_of(model, recipe)
+    try:
+        hidden = body_of(model)(input_ids=ids, use_cache=False).last_hidden_state
+        theirs = model(input_ids=ids, use_cache=False).logits[..., : recipe.vocab].float()
+    except Exception as error:  # whatever a model of any make may raise
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise RunError(f"{type(model).__name__} cannot run a row of 16 tokens: {reason}") from error
     ours = apply(hidden.to(head.weight.dtype), head).float()
     error = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1.0))
     if not error <= _ROUNDING[head.weight.dtype]:

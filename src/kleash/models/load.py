@@ -9,10 +9,11 @@ import torch
 
 from kleash.errors import UsageError
 from kleash.models import adapters, checkpoint_files
+from kleash.models.anatomy import text_config
 from kleash.models.catalog import resolve
 from kleash.models.critic import make_critic
 from kleash.models.dropout import switch_off_dropout
-from kleash.models.heads import probe_head, recipe_from
+from kleash.models.heads import Recipe, head_of, probe_head, recipe_from
 from kleash.models.paths import PathName
 from kleash.models.policy import Policy
 from kleash.models.probe import probe_paths
@@ -30,6 +31,7 @@ class Loaded:
         context: positions the model was made for; sys.maxsize for a model without a limit of its own.
         ends: every token that ends a completion, and the one that fills the room after it.
         paths: the ways through the model that this model passed at load; "plain" always.
+        reading: those that it passed without gradients: a recurrent state can be shared, not yet differentiated.
         adapter: None (full fine-tune), "fresh", or "loaded" (trained before).
         critic: None (the algorithm has none), "fresh", or "loaded" with the policy.
     """
@@ -41,6 +43,7 @@ class Loaded:
     context: int
     ends: Ends
     paths: tuple[PathName, ...]
+    reading: tuple[PathName, ...]
     adapter: Literal["fresh", "loaded"] | None
     critic: Literal["fresh", "loaded"] | None = None
 
@@ -75,12 +78,11 @@ def _assemble(spec: ModelSpec, directory: Path, stored: torch.dtype, seed: int) 
     tokenizer = _tokenizer(directory, base, spec.trust_remote_code)
 
     compute = torch.bfloat16 if spec.dtype == "bfloat16" else None
-    policy = Policy(model, recipe_from(model.config, _vocab(model, tokenizer)), compute=compute).eval()
+    policy = Policy(model, recipe_from(text_config(model), _vocab(model, tokenizer)), compute=compute).eval()
     probe_head(policy.causal, policy.recipe)
-    paths = probe_paths(policy)
     if spec.gradient_checkpointing:
-        policy.causal.activation_checkpointing_enable({"use_reentrant": False})
-        policy.train()  # eval() would silently switch checkpointing off
+        _checkpoint_activations(policy)
+    ways = probe_paths(policy)
     critic = None
     if spec.critic is not None:
         policy.critic, fresh = make_critic(spec.critic, policy.causal, directory)
@@ -90,9 +92,10 @@ def _assemble(spec: ModelSpec, directory: Path, stored: torch.dtype, seed: int) 
         tokenizer=tokenizer,
         name=spec.policy,
         source=directory,
-        context=getattr(policy.config, "max_position_embeddings", None) or sys.maxsize,
+        context=_context(policy.config),
         ends=_ends(policy, tokenizer, spec.policy),
-        paths=paths,
+        paths=ways.training,
+        reading=ways.reading,
         adapter=adapter,
         critic=critic,
     )
@@ -116,7 +119,24 @@ def _model(
 
 def _vocab(model: Any, tokenizer: Any) -> int:
     """Rows of the head that the tokenizer can produce; many models have more, for the sake of a round number."""
-    return min(model.get_output_embeddings().weight.shape[0], max(tokenizer.get_vocab().values()) + 1)
+    rows = head_of(model.get_base_model() if adapters.is_adapted(model) else model, Recipe(0)).weight.shape[0]
+    return min(rows, max(tokenizer.get_vocab().values()) + 1)
+
+
+def _context(config: Any) -> int:
+    """Positions that the model was made for, by either of its names; sys.maxsize where it names none."""
+    named = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))
+    return next((length for length in named if length), sys.maxsize)
+
+
+def _checkpoint_activations(policy: Policy) -> None:
+    try:
+        policy.causal.activation_checkpointing_enable({"use_reentrant": False})
+    except ValueError:
+        raise UsageError(
+            f"{type(policy.causal).__name__} has no activation checkpointing; set model.gradient_checkpointing = false"
+        ) from None
+    policy.train()  # eval() would silently switch checkpointing off
 
 
 def _recordable(name: str, directory: Path) -> str:

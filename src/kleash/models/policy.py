@@ -12,6 +12,7 @@ from kleash.errors import UsageError
 from kleash.kl.fused import fused
 from kleash.kl.moments import Also
 from kleash.models.adapters import POLICY_ADAPTER, is_adapted
+from kleash.models.anatomy import body_of, text_config
 from kleash.models.critic import Critic, save_critic
 from kleash.models.heads import Recipe, head_of
 from kleash.models.paths import PathName, hidden_states
@@ -102,12 +103,13 @@ class Policy(nn.Module):
 
     @property
     def body(self) -> nn.Module:
-        """The model without its head: it never computes logits."""
-        return self.causal.base_model
+        """The model without its head: it never computes logits. Without eyes and ears too, if it has them."""
+        return body_of(self.causal)
 
     @property
     def config(self) -> Any:
-        return self.causal.config
+        """That of the part that reads and writes text."""
+        return text_config(self.causal)
 
     @property
     def rows(self) -> int:

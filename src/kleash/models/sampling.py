@@ -17,6 +17,7 @@ from pydantic import ConfigDict
 from torch import Tensor
 
 from kleash.errors import NotFiniteError, UsageError
+from kleash.models.anatomy import run_body
 from kleash.models.draw import distribution, draw, keyed_noise
 from kleash.models.heads import apply
 from kleash.models.paths import prefill
@@ -143,13 +144,8 @@ class _Stream:
         """Feeds one token to each row; the hidden states that predict the next."""
         self.length += 1
         with self.policy.autocast():
-            out = self.policy.body(
-                input_ids=token[:, None],
-                attention_mask=self.attention[:, : self.length],
-                position_ids=self.position[:, None],
-                cache=self.cache,
-                use_cache=True,
-            )
+            seen = self.attention[:, : self.length]
+            out = run_body(self.policy.body, token[:, None], seen, self.position[:, None], self.cache)
         self.position = self.position + 1
         return out.last_hidden_state[:, -1]
 

@@ -105,7 +105,7 @@ def _punished(job: Job, shaped: ShapedScores, rollout: Rollout) -> ShapedScores:
 def reference_states(job: Job, rollout: Rollout) -> ReferenceStates:
     """In the passes of the update, so that both sides run in the same shapes and step 0 is exactly 0."""
     n, size = rollout.n_prompts, job.update.groups_per_pass or rollout.n_prompts
-    parts = [job.reference.states(rollout.groups(i, min(i + size, n)), job.update.path) for i in range(0, n, size)]
+    parts = [job.reference.states(rollout.groups(i, min(i + size, n)), job.reference_path) for i in range(0, n, size)]
     if len(parts) == 1 and parts[0].hidden.shape[1] == rollout.mask.shape[1]:
         return parts[0]
     whole = torch.zeros(*rollout.mask.shape, parts[0].hidden.shape[2], dtype=parts[0].hidden.dtype)

@@ -43,6 +43,9 @@ def describe(job: Job) -> list[str]:
             f"ptx        {len(job.texts.ids)} texts from {ptx.texts}, at most {ptx.max_tokens} tokens each{cut}; "
             f"{ptx.per_update} in each update, at {ptx.weight:g} × their loss per token"
         )
+    if update.path == "plain":
+        shared = "sampling and the reference share" if job.reference_path != "plain" else "sampling shares"
+        lines.append(f"note       {shared} a prompt's states; training reads it again for every completion")
     if job.sampling.mismatch:
         lines.append(f"note       {job.sampling.mismatch}; beta will not be adapted on them")
     return lines

@@ -9,6 +9,7 @@ import torch
 
 from kleash.algorithms import StepPrice
 from kleash.models.load import Loaded
+from kleash.models.paths import PathName
 from kleash.models.prompts import encode
 from kleash.models.reference import Reference
 from kleash.models.sampling import Sampling
@@ -49,6 +50,15 @@ class Job:
     def updates(self) -> int:
         """Of one step, none of them ended early."""
         return self.update.algorithm.epochs * self.update.algorithm.minibatches
+
+    @property
+    def reference_path(self) -> PathName:
+        """The update's own, so that step 0 is exactly 0; but where training cannot share prompts, the reference may.
+
+        Two paths differ by rounding: nothing to a leash in fp32, and too much in bf16.
+        """
+        shares = self.update.path == "plain" and self.loaded.policy.compute is None
+        return self.loaded.reading[0] if shares else self.update.path
 
     @property
     def checkpoints(self) -> Path:

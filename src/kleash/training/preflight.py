@@ -104,7 +104,7 @@ def _look(job: Job, rollout: Rollout) -> Look:
 @torch.no_grad()
 def _noise_floor(job: Job, rollout: Rollout) -> float | None:
     """KL between two ways through the same weights: what batch shape and padding alone can do."""
-    others: list[PathName] = [path for path in job.loaded.paths if path != job.update.path]
+    others: list[PathName] = [path for path in job.loaded.reading if path != job.update.path]
     if not others:
         return None
     return _kl_between(job.loaded.policy, rollout, job, other_path=others[-1])

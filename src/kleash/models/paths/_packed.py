@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from kleash.errors import RunError
+from kleash.models.anatomy import run_body
 from kleash.models.paths._layout import fed_lengths, positions
 from kleash.tensors import Rollout
 
@@ -75,12 +76,8 @@ def block_mask(packing: Packing, window: int | None = None) -> Bool[Tensor, "N 1
 def packed(body: nn.Module, config: Any, rollout: Rollout) -> Float[Tensor, "B T H"]:
     """One forward over rows [prompt | c1 | … | cG]; works with activation checkpointing."""
     packing = pack(rollout)
-    out = body(
-        input_ids=packing.ids,
-        attention_mask=_masks(packing, config, next(body.parameters()).dtype),
-        position_ids=packing.positions,
-        use_cache=False,
-    )
+    masks = _masks(packing, config, next(body.parameters()).dtype)
+    out = run_body(body, packing.ids, masks, packing.positions)
     return out.last_hidden_state.flatten(0, 1)[packing.source]
 
 

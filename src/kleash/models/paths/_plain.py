@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from kleash.models.anatomy import run_body
 from kleash.models.paths._layout import fed, in_parts, positions
 from kleash.tensors import Rollout
 
@@ -25,10 +26,5 @@ def _whole(body: nn.Module, rollout: Rollout) -> Float[Tensor, "B T H"]:
     real = fed(rollout)
     mask = torch.cat([rollout.prompt_mask[rollout.group], real], 1)
     ids = torch.cat([rollout.prompt_ids[rollout.group], rollout.completion_ids[:, : T - 1]], 1)
-    out = body(
-        input_ids=ids.masked_fill(~mask, 0),
-        attention_mask=mask.long(),
-        position_ids=positions(mask),
-        use_cache=False,
-    )
+    out = run_body(body, ids.masked_fill(~mask, 0), mask, positions(mask))
     return out.last_hidden_state[:, P - 1 :]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from transformers.cache_utils import Cache, DynamicLayer, LinearAttentionCacheLayerMixin
+from transformers.cache_utils import Cache, DummyLayer, DynamicLayer, LinearAttentionCacheLayerMixin
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from kleash.errors import RunError
@@ -37,6 +37,8 @@ def fork(cache: Cache) -> Cache:
 
 
 def _only_grows(layer: Any) -> bool:
+    if isinstance(layer, DummyLayer):  # holds nothing: its layer reads another's keys and values
+        return True
     return isinstance(layer, DynamicLayer) and not isinstance(layer, LinearAttentionCacheLayerMixin)
 
 

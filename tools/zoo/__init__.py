@@ -1,0 +1,1 @@
+"""Random tiny models of many architectures, and what is asked of each: `python -m tools.zoo`."""
