@@ -195,7 +195,7 @@ def test_config_page_has_every_key_of_the_algorithms() -> None:
     assert listed == defaults(RLOO) | defaults(GRPO)
     assert documented("### PPO") == defaults(PPO)
     section = CONFIG_PAGE.split("\n### The variants' own defaults\n", 1)[1].split("\n#", 1)[0]
-    own = {(kind, key): d for kind, key, d in re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.+?) \|", section, re.M)}
+    own = {(kind, key): d for kind, key, d in re.findall(r"^\| `([\w+]+)` \| `(\w+)` \| (.+?) \|", section, re.M)}
     variants = {kind: spec for kind, spec in ALGORITHMS.items() if spec not in (GRPO, RLOO, PPO)}
     assert own == {
         (kind, key): default

@@ -2,7 +2,19 @@
 
 import pytest
 
-from kleash.algorithms import ALGORITHMS, CISPO, DAPO, GRPO, GSPO, OWN_PENALTY, PPO, RLOO, Algorithm
+from kleash.algorithms import (
+    ALGORITHMS,
+    CISPO,
+    DAPO,
+    GRPO,
+    GSPO,
+    OWN_PENALTY,
+    PPO,
+    RLOO,
+    Algorithm,
+    BestOfN,
+    ReinforcePP,
+)
 from kleash.algorithms.clip import ClipRange, sides
 from kleash.errors import UsageError
 
@@ -15,7 +27,7 @@ REFUSED = [
     ({"clip": -0.2}, "clip = -0.2", "between 0 and 1"),
     ({"prefix_cap": 0.5}, "prefix_cap = 0.5", "at least 1"),
 ]
-GROUP_RELATIVE = [GRPO, RLOO, GSPO, CISPO, DAPO]
+GROUP_RELATIVE = [GRPO, RLOO, GSPO, CISPO, DAPO, BestOfN]
 
 
 @pytest.mark.parametrize("algorithm", GROUP_RELATIVE)
@@ -101,6 +113,14 @@ def test_the_published_ppo_is_not_called_a_sequence_gradient():
     assert PPO(**true).label.startswith("the gradient of a sequence objective")
     for wrong in ({"gamma": 0.99}, {"gae_lambda": 0.95}, {"whiten": True}):
         assert PPO(**true | wrong).label.startswith("not the gradient of a sequence objective")
+
+
+def test_refused_settings_of_reinforce_pp():
+    with pytest.raises(UsageError, match="group_size = 0 must be at least 1"):
+        ReinforcePP(group_size=0)
+    with pytest.raises(UsageError, match=r"mean of the \*other\* completions"):
+        ReinforcePP(baseline="group")
+    ReinforcePP(baseline="group", group_size=2)
 
 
 def test_every_own_penalty_is_of_an_algorithm():

@@ -247,6 +247,16 @@ def test_a_reward_in_standard_deviations_starts_from_a_larger_beta(kl, beta, tar
     assert parse_config(tree(algorithm={"kind": "gspo", "std": "none"}, **said)).kl == parse_config(tree(**said)).kl
 
 
+def test_best_of_n_starts_from_a_beta_for_ranks():
+    assert parse_config(tree(algorithm={"kind": "best_of_n"})).kl.first_beta == 0.5
+    assert parse_config(tree(algorithm={"kind": "best_of_n"}, kl={"beta": 0.2})).kl.first_beta == 0.2
+
+
+def test_reinforce_pp_has_its_papers_penalty_where_there_is_no_kl_section():
+    assert parse_config(tree(algorithm={"kind": "reinforce++"})).kl.penalty.kind == "in_reward"
+    assert parse_config(tree(algorithm={"kind": "reinforce++"}, kl={"beta": 0.2})).kl.penalty.kind == "exact"
+
+
 RESOLVABLE: list[dict[str, Any]] = [
     {},
     {"algorithm": {"kind": "gspo"}},

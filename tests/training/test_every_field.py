@@ -184,6 +184,8 @@ TURNS: dict[type, dict[str, Turn]] = {
                 "step_kl_limit": Turn(MOVING | {"algorithm__step_kl_limit": 1e-4}, MOVING),
                 "step_penalty": Turn(MOVING | {"algorithm__step_penalty": STEP_PENALTY}, MOVING),
                 "ptx": Turn({"algorithm__ptx": PTX}),
+                "baseline": Turn({"algorithm__baseline": "group"}),
+                "keep": Turn({"algorithm__keep": "above_mean"}),
                 "max_draws": Turn({"algorithm__max_draws": 1}, TWO_VALUED),
                 "overlong": Turn({"algorithm__overlong": 0.0}),
             }.items()

@@ -2,6 +2,7 @@
 
 from typing import Protocol, runtime_checkable
 
+from kleash.algorithms.best_of_n import BestOfN
 from kleash.algorithms.cispo import CISPO
 from kleash.algorithms.dapo import DAPO
 from kleash.algorithms.group_relative import Loss, Totals, ValueFigures
@@ -9,9 +10,10 @@ from kleash.algorithms.grpo import GRPO
 from kleash.algorithms.gspo import GSPO
 from kleash.algorithms.ppo import PPO
 from kleash.algorithms.ptx import Ptx
+from kleash.algorithms.reinforce import ReinforcePP
 from kleash.algorithms.rloo import RLOO
 from kleash.algorithms.step_penalty import StepPenalty, StepPrice
-from kleash.kl.penalties import NoPenalty, Penalty
+from kleash.kl.penalties import InReward, NoPenalty, Penalty
 from kleash.records import Reading
 from kleash.tensors import Batch, Credit, Look
 
@@ -101,10 +103,19 @@ class PunishesLength(Protocol):
         ...
 
 
-ALGORITHMS: dict[str, type] = {"grpo": GRPO, "rloo": RLOO, "ppo": PPO, "gspo": GSPO, "cispo": CISPO, "dapo": DAPO}
+ALGORITHMS: dict[str, type] = {
+    "grpo": GRPO,
+    "rloo": RLOO,
+    "ppo": PPO,
+    "gspo": GSPO,
+    "cispo": CISPO,
+    "dapo": DAPO,
+    "reinforce++": ReinforcePP,
+    "best_of_n": BestOfN,
+}
 
 #: The penalty of the paper, where the config has no [kl]. The others are leashed by the default one.
-OWN_PENALTY: dict[str, type] = {"cispo": NoPenalty, "dapo": NoPenalty}
+OWN_PENALTY: dict[str, type] = {"cispo": NoPenalty, "dapo": NoPenalty, "reinforce++": InReward}
 
 __all__ = [
     "ALGORITHMS",
@@ -116,6 +127,7 @@ __all__ = [
     "PPO",
     "RLOO",
     "Algorithm",
+    "BestOfN",
     "CreditsSteps",
     "LearnsValues",
     "LimitsSteps",
@@ -124,6 +136,7 @@ __all__ = [
     "PricesSteps",
     "Ptx",
     "PunishesLength",
+    "ReinforcePP",
     "ReplacesGroups",
     "StepPenalty",
     "StepPrice",

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from kleash.algorithms import CISPO, DAPO, GRPO, GSPO, OWN_PENALTY, PPO, RLOO, LearnsValues
+from kleash.algorithms import CISPO, DAPO, GRPO, GSPO, OWN_PENALTY, PPO, RLOO, BestOfN, LearnsValues, ReinforcePP
 from kleash.errors import UsageError
 from kleash.kl.penalties import Exact
 from kleash.models.spec import Chat, ModelSpec
@@ -20,7 +20,8 @@ from kleash.training.section import STRICT, named_kind
 from kleash.training.train_config import TrainSpec
 
 AlgorithmConfig = Annotated[
-    Annotated[GRPO | RLOO | PPO | GSPO | CISPO | DAPO, Field(discriminator="kind")], named_kind("grpo")
+    Annotated[GRPO | RLOO | PPO | GSPO | CISPO | DAPO | ReinforcePP | BestOfN, Field(discriminator="kind")],
+    named_kind("grpo"),
 ]
 
 
@@ -63,7 +64,8 @@ class Config:
     """A whole run. `out` is its directory. kl: left out, the algorithm's own (none for one published without).
 
     Where the algorithm divides the reward by each group's standard deviation, beta is counted in standard deviations of
-    the reward, and a first beta that was left out is DEFAULT_BETA_IN_DEVIATIONS.
+    the reward, and a first beta that was left out is DEFAULT_BETA_IN_DEVIATIONS; so it is for best-of-n, whose credit
+    is a rank.
     """
 
     __pydantic_config__ = STRICT
@@ -80,7 +82,7 @@ class Config:
         if self.kl is None:  # pyright: ignore[reportUnnecessaryComparison]
             own = OWN_PENALTY.get(self.algorithm.kind, Exact)()
             object.__setattr__(self, "kl", KLSpec(penalty=own))
-        if getattr(self.algorithm, "std", None) == "group":
+        if isinstance(self.algorithm, BestOfN) or getattr(self.algorithm, "std", None) == "group":
             object.__setattr__(self, "kl", standardised(self.kl))
         if not self.rewards:
             raise UsageError('no [[rewards]]: name at least one, for example [[rewards]] with use = "vader"')
