@@ -134,7 +134,8 @@ def run_kleash(work: Work, steps: int, **changed: Any) -> None:
 
     texts = prompts(work, AutoTokenizer.from_pretrained(resolve(MODEL)))
     with tempfile.TemporaryDirectory() as out:
-        asked = settings(work, WARMUP + steps, **changed)
+        # One more than is measured: the run's last step is followed by a checkpoint.
+        asked = settings(work, WARMUP + steps + 1, **changed)
         kleash.train(MODEL, texts, Meter(steps), out=Path(out) / "run", settings=asked)
 
 
