@@ -16,6 +16,7 @@ from kleash.algorithms import ALGORITHMS, GRPO, PPO, RLOO, Ptx, StepPenalty
 from kleash.beta import CONTROLLERS
 from kleash.cli import app
 from kleash.kl.penalties import PENALTIES
+from kleash.models.following import FOLLOWING
 from kleash.models.spec import Adapter, ModelSpec
 from kleash.rewards.shapes import SHAPES
 from kleash.rewards.spec import RewardSpec
@@ -208,7 +209,12 @@ def test_config_page_has_every_key_of_the_algorithms() -> None:
 
 @pytest.mark.parametrize(
     ("heading", "members"),
-    [("### rewards.shape", SHAPES), ("### kl.penalty", PENALTIES), ("### kl.controller", CONTROLLERS)],
+    [
+        ("### rewards.shape", SHAPES),
+        ("### kl.penalty", PENALTIES),
+        ("### kl.controller", CONTROLLERS),
+        ("### model.reference_update", FOLLOWING),
+    ],
 )
 def test_config_page_has_every_key_of_each_kind(heading: str, members: dict[str, type]) -> None:
     section = CONFIG_PAGE.split(f"\n{heading}\n", 1)[1].split("\n#", 1)[0]

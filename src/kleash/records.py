@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from kleash.errors import UsageError
 
 Unit = Literal["nats/token", "nats/sequence"]
-KLKind = Literal["kl_ref", "kl_old", "kl_sampler"]
+KLKind = Literal["kl_ref", "kl_old", "kl_sampler", "kl_origin"]
 Estimator = Literal["exact", "k1", "k2", "k3"]
 
 #: What each kind of KL compares, in the order KL(first || second).
@@ -20,6 +20,7 @@ DIRECTIONS: dict[str, str] = {
     "kl_ref": "policy||reference",  # the leash
     "kl_old": "old policy||policy",  # the step size, what TRPO limits
     "kl_sampler": "sampler||policy",  # mismatch between the sampler's and the trainer's numbers
+    "kl_origin": "policy||first reference",  # the whole way, where the reference follows the policy
 }
 
 
@@ -150,6 +151,10 @@ class Step:
         "KL(policy‖reference) per sequence: the leash. Exact (full vocabulary) unless `estimator` says otherwise."
     )
     kl_ref_token: Reading | None = metric("The same KL per token: summed over tokens, divided by their number.")
+    kl_origin: Reading | None = metric(
+        "KL(policy‖first reference) per sequence, exact, once the reference has moved; until then kl_ref is the same."
+    )
+    kl_origin_token: Reading | None = metric("The same KL per token.")
     kl_old: Reading | None = metric(
         "KL(old policy‖policy) per sequence at the step's last minibatch: the size of the update, not the leash. With a single update per step: after it, on the first prompts of every tenth step."
     )

@@ -76,13 +76,18 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceStates:
-    """The reference's final hidden states at the positions that predict each completion token, and its head."""
+    """The reference's final hidden states at the positions that predict each completion token, and its head.
+
+    `origin`: those of the first reference, where this one has moved away from it.
+    """
 
     hidden: Float[Tensor, "B T H"]
     head: Head
+    origin: "ReferenceStates | None" = None
 
     def rows(self, rows: slice, width: int) -> "ReferenceStates":
-        return replace(self, hidden=self.hidden[rows, :width])
+        origin = None if self.origin is None else self.origin.rows(rows, width)
+        return replace(self, hidden=self.hidden[rows, :width], origin=origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,7 @@ class Look:
     π(·|prefix). All in nats, per position, fp32 (float64 for a float64 model). ref and kl are None without a
     reference. `values` are the critic's, of the state before each token, in units of reward; None without a critic.
     renyi: Rényi divergence D_α(π(·|prefix) ‖ π_ref(·|prefix)) of the order that was asked for; None if none was.
+    kl_origin: exact KL to the first reference, detached; None unless the reference has moved.
     Numbers where the rollout's mask is False are finite and mean nothing.
     """
 
@@ -102,6 +108,7 @@ class Look:
     kl: Float[Tensor, "B T"] | None = None
     values: Float[Tensor, "B T"] | None = None
     renyi: Float[Tensor, "B T"] | None = None
+    kl_origin: Float[Tensor, "B T"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

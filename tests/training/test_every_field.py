@@ -17,6 +17,7 @@ from kleash.errors import RunError, UsageError
 from kleash.kl.penalties import PENALTIES
 from kleash.models import checkpoint_files
 from kleash.models.fingerprint import tensors_digest
+from kleash.models.following import FOLLOWING
 from kleash.models.load import load
 from kleash.models.spec import Adapter, ModelSpec
 from kleash.records import Reading, Target
@@ -60,6 +61,10 @@ IN_REWARD_K2 = {"kind": "in_reward", "estimator": "k2"}
 EACH = {"train__checkpoint_every": 1, "train__steps": 6}
 K3 = {"kl__penalty": {"kind": "in_loss", "estimator": "k3"}}
 
+EMA = {"model__reference_update": {"kind": "ema", "rate": 0.5}}
+EACH_RESET = {"model__reference_update": {"kind": "reset", "every": 1}}
+STALLS = {"rewards": [{"use": "regex", "args": {"pattern": "no such text"}}]}
+
 #: In the words of the small tokenizer.
 TEMPLATE = (
     "{% for m in messages %}{{ 't20' if m.role == 'user' else 't21' }} {{ m.content }} {% endfor %}"
@@ -71,6 +76,7 @@ TURNS: dict[type, dict[str, Turn]] = {
     ModelSpec: {
         "policy": Turn({"model__policy": "other"}),
         "reference": Turn({"model__reference": "other"}),
+        "reference_update": Turn(EACH_RESET),
         "adapter": Turn(LORA),
         "critic": Turn(PPO | {"model__critic": "separate"}, PPO),
         "dtype": Turn({"model__dtype": "bfloat16"}),
@@ -138,6 +144,19 @@ TURNS: dict[type, dict[str, Turn]] = {
         "evaluate_samples": Turn({"train__evaluate_samples": 2}, HELD_OUT),
         "seed": Turn({"train__seed": 1}),
     },
+    FOLLOWING["ema"]: {
+        "rate": Turn({"model__reference_update": {"kind": "ema", "rate": 0.9}}, EMA),
+        "every": Turn({"model__reference_update": {"kind": "ema", "rate": 0.5, "every": 2}}, EMA),
+    },
+    FOLLOWING["reset"]: {
+        "every": Turn({"model__reference_update": {"kind": "reset", "every": 2}}, EACH_RESET),
+    },
+    FOLLOWING["stall"]: {
+        "patience": Turn(
+            STALLS | {"model__reference_update": {"kind": "stall", "patience": 2}},
+            STALLS | {"model__reference_update": {"kind": "stall", "patience": 1}},
+        ),
+    },
     ClipRange: {
         "low": Turn(MOVING | {"algorithm__clip": {"low": 0.01, "high": 0.3}}, CLIPPED),
         "high": Turn(MOVING | {"algorithm__clip": {"low": 0.3, "high": 0.01}}, CLIPPED),
@@ -204,7 +223,7 @@ CASES = [(cls, name) for cls, turns in TURNS.items() for name in turns]
 
 
 def test_the_table_names_every_field():
-    for cls in {*TURNS, *PENALTIES.values(), *ALGORITHMS.values()}:
+    for cls in {*TURNS, *PENALTIES.values(), *ALGORITHMS.values(), *FOLLOWING.values()}:
         turned = set(TURNS.get(cls, {})) | {name for owner, name in ELSEWHERE if owner is cls} | {"kind"}
         assert {f.name for f in dataclasses.fields(cls)} <= turned, cls
     assert all(test in globals() for test in ELSEWHERE.values())

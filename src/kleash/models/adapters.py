@@ -18,9 +18,11 @@ from kleash.models.checkpoint_files import check_weights
 from kleash.models.heads import check_adapted
 from kleash.models.spec import Adapter
 
-#: peft's name for the adapter that is trained, and kleash's for the frozen one the run started from.
+#: peft's name for the adapter that is trained, and kleash's for the frozen one the run started from, and for the one
+#: that a moving reference is.
 POLICY_ADAPTER = "default"
 SNAPSHOT_ADAPTER = "reference"
+MOVING_ADAPTER = "moving"
 #: Their fused kernels read out_proj's weight past any adapter, so peft refuses one there.
 _MAMBA = ("mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h")
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -110,17 +112,22 @@ def recorded_base(directory: Path) -> str:
     return base
 
 
-def snapshot(model: Any) -> None:
-    """Keeps a frozen copy of the policy's adapter as it is now, as a second adapter in the same model."""
+def snapshot(model: Any, called: str = SNAPSHOT_ADAPTER, *, off: bool = False) -> None:
+    """Keeps a frozen copy of the policy's adapter as it is now, as a further adapter in the same model.
+
+    off: with B = 0, so that it changes nothing.
+    """
     with _flags_kept(model), torch.random.fork_rng(devices=[]):
-        model.add_adapter(SNAPSHOT_ADAPTER, deepcopy(model.peft_config[POLICY_ADAPTER]))
+        model.add_adapter(called, deepcopy(model.peft_config[POLICY_ADAPTER]))
     weights = dict(model.named_parameters())
     with torch.no_grad():
         for name, copy in weights.items():
             parts = name.split(".")
-            if SNAPSHOT_ADAPTER in parts:
-                source = ".".join(POLICY_ADAPTER if part == SNAPSHOT_ADAPTER else part for part in parts)
+            if called in parts:
+                source = ".".join(POLICY_ADAPTER if part == called else part for part in parts)
                 copy.requires_grad_(False).copy_(weights[source])
+                if off and "lora_B" in parts:
+                    copy.zero_()
 
 
 @contextmanager

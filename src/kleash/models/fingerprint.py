@@ -30,23 +30,36 @@ def fingerprint(policy: Policy, tokenizer: Any, *, temperature: float, adapter: 
         temperature: at which log-probs are taken.
         adapter: peft's name of the adapter that is switched on, None for none.
     """
-    base, own = [], []
-    for name, tensor in sorted(policy.causal.state_dict().items()):
-        parts = name.split(".")
-        if not any(part.startswith("lora_") for part in parts):
-            base.append((".".join(part for part in parts if part != "base_layer"), tensor))
-        elif adapter in parts:  # the same adapter is the same under another name
-            own.append((".".join(part for part in parts if part != adapter), tensor))
     template = getattr(tokenizer, "chat_template", None)
     stored = str(policy.causal.dtype).removeprefix("torch.")
     return {
-        "weights": tensors_digest(base),
-        "adapter": tensors_digest(own) if own else None,
+        "weights": weights_digest(policy),
+        "adapter": None if adapter is None else adapter_digest(policy, adapter),
         "dtype": stored if policy.compute is None else f"{str(policy.compute).removeprefix('torch.')} over {stored}",
         "tokenizer": tokenizer_digest(tokenizer),
         "chat_template": None if template is None else _digest(json.dumps(template).encode()),
         "temperature": temperature,
     }
+
+
+def weights_digest(policy: Policy) -> str:
+    """Of the weights without any adapter."""
+    base = []
+    for name, tensor in sorted(policy.causal.state_dict().items()):
+        parts = name.split(".")
+        if not any(part.startswith("lora_") for part in parts):
+            base.append((".".join(part for part in parts if part != "base_layer"), tensor))
+    return tensors_digest(base)
+
+
+def adapter_digest(policy: Policy, adapter: str) -> str | None:
+    """Of one adapter, the same under whatever name; None without one of this name."""
+    own = []
+    for name, tensor in sorted(policy.causal.state_dict().items()):
+        parts = name.split(".")
+        if adapter in parts and any(part.startswith("lora_") for part in parts):
+            own.append((".".join(part for part in parts if part != adapter), tensor))
+    return tensors_digest(own) if own else None
 
 
 def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:

@@ -69,6 +69,7 @@ class Policy(nn.Module):
                 temperature=temperature,
                 also=Also(order=order),
             )
+        origin = None if reference is None else reference.origin
         return Look(
             logprobs=_spread(seen.logprobs, mask),
             entropy=_spread(seen.entropy, mask),
@@ -76,7 +77,26 @@ class Policy(nn.Module):
             kl=None if seen.kl is None else _spread(seen.kl, mask),
             values=values,
             renyi=None if seen.renyi is None else _spread(seen.renyi, mask),
+            kl_origin=None if origin is None else self._kl_to(origin, hidden, rollout, temperature),
         )
+
+    @torch.no_grad()
+    def _kl_to(
+        self, other: ReferenceStates, hidden: Float[Tensor, "M H"], rollout: Rollout, temperature: float
+    ) -> Float[Tensor, "B T"]:
+        """Exact KL to another model, measured only."""
+        mask = rollout.mask
+        with self.autocast():
+            seen = fused(
+                hidden,
+                self.head(),
+                rollout.completion_ids[mask],
+                ref_hidden=other.hidden[mask],
+                ref_head=other.head,
+                temperature=temperature,
+            )
+        assert seen.kl is not None
+        return _spread(seen.kl, mask)
 
     def hidden(self, rollout: Rollout, path: PathName = "packed", rows: int | None = None) -> Float[Tensor, "B T H"]:
         """The final hidden state that predicts each completion token, by one of the exact paths."""

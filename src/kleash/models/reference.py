@@ -1,106 +1,16 @@
-"""The reference: the policy that the leash is tied to, frozen. Which one it is, is never left to chance.
+"""From a config to the reference: the policy that the leash is tied to. Which one it is, is never left to chance."""
 
-A reference runs by the policy's own path, dtype and autocast, so that before the first update its states are bitwise
-the policy's and every KL is exactly 0.
-"""
-
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
-
-import torch
+from dataclasses import replace
 
 from kleash.errors import UsageError
 from kleash.models import adapters
 from kleash.models.fingerprint import fingerprint
+from kleash.models.frozen import AdapterOff, AdapterSnapshot, Frozen, Reference
 from kleash.models.load import Loaded, load_frozen
-from kleash.models.paths import PathName
+from kleash.models.moving import Moving
 from kleash.models.policy import Policy
 from kleash.models.spec import ModelSpec
-from kleash.tensors import ReferenceStates, Rollout
-
-
-@runtime_checkable
-class Reference(Protocol):
-    """What the loop needs of a reference."""
-
-    @property
-    def fingerprint(self) -> dict[str, Any]:
-        """What it is; verified on resume with `kleash.models.fingerprint.differences`."""
-        ...
-
-    @property
-    def policy(self) -> Policy:
-        """The module that runs its forward: the trained policy itself, with another adapter, or a second one."""
-        ...
-
-    def states(self, rollout: Rollout, path: PathName = "packed", rows: int | None = None) -> ReferenceStates:
-        """Final hidden states at the positions that predict each completion token, and the head; no gradients."""
-        ...
-
-    def running(self) -> AbstractContextManager[Policy]:
-        """`policy` as the reference itself while the context lasts: to sample from."""
-        ...
-
-
-@dataclass(frozen=True)
-class Frozen:
-    """A second model in memory."""
-
-    policy: Policy
-    fingerprint: dict[str, Any]
-
-    def states(self, rollout: Rollout, path: PathName = "packed", rows: int | None = None) -> ReferenceStates:
-        return _states(self.policy, rollout, path, rows)
-
-    @contextmanager
-    def running(self) -> Iterator[Policy]:
-        yield self.policy
-
-
-@dataclass(frozen=True)
-class AdapterOff:
-    """The policy's base, its adapter switched off: no second model."""
-
-    policy: Policy
-    fingerprint: dict[str, Any]
-
-    def states(self, rollout: Rollout, path: PathName = "packed", rows: int | None = None) -> ReferenceStates:
-        with self.running() as policy:
-            return _states(policy, rollout, path, rows)
-
-    @contextmanager
-    def running(self) -> Iterator[Policy]:
-        with adapters.switched_off(self.policy.model):
-            yield self.policy
-
-
-@dataclass(frozen=True)
-class AdapterSnapshot:
-    """The policy's base with a frozen copy of the adapter that the run started from."""
-
-    policy: Policy
-    fingerprint: dict[str, Any]
-
-    def states(self, rollout: Rollout, path: PathName = "packed", rows: int | None = None) -> ReferenceStates:
-        with self.running() as policy:
-            return _states(policy, rollout, path, rows)
-
-    @contextmanager
-    def running(self) -> Iterator[Policy]:
-        with adapters.switched_to(self.policy.model, adapters.SNAPSHOT_ADAPTER):
-            yield self.policy
-
-
-def _states(policy: Policy, rollout: Rollout, path: PathName, rows: int | None) -> ReferenceStates:
-    # no_grad, never inference_mode: its tensors could not be saved for the policy's backward pass.
-    with torch.no_grad():
-        hidden = policy.hidden(rollout, path, rows)
-        head = policy.head()
-    bias = None if head.bias is None else head.bias.detach()
-    return ReferenceStates(hidden, replace(head, weight=head.weight.detach(), bias=bias))
 
 
 def build_reference(spec: ModelSpec, loaded: Loaded, *, temperature: float = 1.0) -> Reference:
@@ -109,8 +19,13 @@ def build_reference(spec: ModelSpec, loaded: Loaded, *, temperature: float = 1.0
     Call it before the weights of a checkpoint are put into the policy: "start" means the policy as it is now.
 
     Raises:
-        UsageError: "base" without an adapter, or a reference with another tokenizer.
+        UsageError: "base" without an adapter, a reference with another tokenizer, or one that cannot follow the policy.
     """
+    origin = _still(spec, loaded, temperature)
+    return origin if spec.reference_update is None else _moving(spec, loaded, origin)
+
+
+def _still(spec: ModelSpec, loaded: Loaded, temperature: float) -> Frozen | AdapterOff | AdapterSnapshot:
     policy, tokenizer = loaded.policy, loaded.tokenizer
     switched: str | None = None
     match spec.reference, loaded.adapter:
@@ -131,6 +46,24 @@ def build_reference(spec: ModelSpec, loaded: Loaded, *, temperature: float = 1.0
             kind, policy, tokenizer = Frozen, other.policy, other.tokenizer
             switched = None if other.adapter is None else adapters.POLICY_ADAPTER
     return kind(policy, fingerprint(policy, tokenizer, temperature=temperature, adapter=switched))
+
+
+def _moving(spec: ModelSpec, loaded: Loaded, origin: Frozen | AdapterOff | AdapterSnapshot) -> Moving:
+    """One that starts as `origin`: a second copy of a model, or of an adapter."""
+    policy = loaded.policy
+    if isinstance(origin, Frozen):
+        start, followed = (dict(p.model.named_parameters()) for p in (origin.policy, policy))
+        if {name: w.shape for name, w in start.items()} != {name: w.shape for name, w in followed.items()}:
+            raise UsageError(
+                f"the reference {spec.reference} cannot follow the policy: its weights are not of the same names and "
+                'shapes. With an adapter, use model.reference = "start" or "base"'
+            )
+        return Moving(Frozen(_frozen_copy(origin.policy), origin.fingerprint), origin, policy, start)
+    name = adapters.MOVING_ADAPTER
+    adapters.snapshot(policy.model, name, off=isinstance(origin, AdapterOff))
+    moving = Moving(AdapterSnapshot(policy, origin.fingerprint, name), origin, policy, {})
+    moving.start = {name: weight.clone() for name, weight in moving.tensors().items()}
+    return moving
 
 
 def _frozen_copy(policy: Policy) -> Policy:

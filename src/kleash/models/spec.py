@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import ConfigDict
 
 from kleash.errors import UsageError
+from kleash.models.following import FollowingConfig
 
 DType = Literal["float32", "bfloat16"]
 CriticKind = Literal["head", "separate"]
@@ -44,6 +45,7 @@ class ModelSpec:
         run, "runs/x@step-200".
     reference: "start" (the policy as loaded, its adapter included), "base" (the adapter switched off), or anything
         that `policy` may be.
+    reference_update: whether the reference follows the policy, and how (kleash.models.following).
     adapter: leave out to train all weights; a policy that is itself an adapter trains that adapter.
     critic: for algorithms with a value function: "head" puts it on the policy's own states, "separate" on those of a
         second body that starts as a copy of the policy's. Left out: "head" where one is needed.
@@ -54,6 +56,7 @@ class ModelSpec:
 
     policy: str
     reference: str = "start"
+    reference_update: FollowingConfig | None = None
     adapter: Adapter | None = None
     critic: CriticKind | None = None
     dtype: DType = "float32"

@@ -56,7 +56,7 @@ def groups(log: Log) -> list[Group]:
 
 
 def kl(log: Log, steps: Steps) -> Chart:
-    """kl_ref with a 95 % band, its 95 % quantile over sequences (or tokens), the target and the budget."""
+    """kl_ref with a 95 % band, its 95 % quantile over sequences (or tokens), the target, the budget, and kl_origin."""
 
     def bound(sign: int) -> Extract:
         def at(step: Step) -> float | None:
@@ -79,13 +79,14 @@ def kl(log: Log, steps: Steps) -> Chart:
         name="mean", y=steps.column(log.kl_value), low=steps.column(bound(-1)), high=steps.column(bound(+1))
     )
     tail = Series(name=f"95 % of {what} are below", y=steps.column(q95), faint=True)
+    whole = Series(name="from the first reference", y=steps.column(log.kl_origin_value))
     targets = steps.column(lambda step: Target.parse(step.target).value if step.target else None)
     budgets = steps.column(lambda step: _in_unit(step.budget, unit))
     return Chart(
         title="KL to the reference",
         unit=unit,
         x=steps.x,
-        series=[mean_line, tail],
+        series=[mean_line, tail, whole],
         target=targets if measured(targets) else None,
         limit=budgets if measured(budgets) else None,
         zero=True,

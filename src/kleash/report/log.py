@@ -48,6 +48,11 @@ class Log:
         """KL to the reference, in the unit of the run's target (per sequence without one)."""
         return step.kl_ref_token if self.per_token else step.kl_ref
 
+    def kl_origin_value(self, step: Step) -> float | None:
+        """KL to the first reference, in the same unit; None until the reference has moved."""
+        reading = step.kl_origin_token if self.per_token else step.kl_origin
+        return None if reading is None else reading.value
+
     def kl_value(self, step: Step) -> float | None:
         reading = self.kl(step)
         return None if reading is None else reading.value

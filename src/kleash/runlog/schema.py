@@ -64,6 +64,8 @@ class Evaluation:
     target: str | None = None
     kl_ref: Reading | None = None
     kl_ref_token: Reading | None = None
+    kl_origin: Reading | None = None
+    kl_origin_token: Reading | None = None
     length: float | None = None
     truncated: float | None = None
     seconds: float | None = None
@@ -107,14 +109,16 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceChange:
-    """From `step` on, the KL is measured from another reference. kind: "forced" on a resume that was asked to.
+    """From `step` on, the KL is measured from another reference.
 
-    fingerprint: of the new one, as in RunStart.
+    kind: "forced" on a resume that was asked to; "ema", "reset" or "stall": it moved, by the `share` of the policy that
+    went into it. fingerprint: of the new one, as in RunStart.
     """
 
     step: int
     kind: str
     fingerprint: dict[str, Any]
+    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,8 +200,8 @@ def from_json(line: str | bytes) -> Event | None:
 def current(events: Iterable[Event]) -> list[Event]:
     """The events of the line that led to the present: what a later resume made void is left out.
 
-    Resume(step=k) voids steps, notices and samples numbered k or more, checkpoints and evaluations after k, and so does
-    Rollback(step=k). Of steps logged twice even so, the last counts.
+    Resume(step=k) voids steps, notices and samples numbered k or more, checkpoints, evaluations and moves of the
+    reference after k, and so does Rollback(step=k). Of steps logged twice even so, the last counts.
     """
     kept: list[Event] = []
     for event in events:
@@ -221,6 +225,8 @@ def _void(event: Event, resumed: int) -> bool:
             return event.step is not None and event.step >= resumed
         case Checkpoint() | Evaluation():
             return event.step > resumed
+        case ReferenceChange():
+            return event.kind != "forced" and event.step > resumed
         case RunEnd():
             return True
         case _:

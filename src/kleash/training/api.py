@@ -20,7 +20,7 @@ from kleash.training.config import Config
 from kleash.training.data import Prompts, as_prompts, asked, digest, held_out_prompts, read_prompts
 from kleash.training.describe import describe
 from kleash.training.job import Sinks
-from kleash.training.loosening import loosened
+from kleash.training.loosening import follows_otherwise, loosened
 from kleash.training.online import train as loop
 from kleash.training.preflight import preflight
 from kleash.training.progress import Progress
@@ -150,6 +150,7 @@ def _check_out(run: Run, log: Path, resume: bool) -> None:
 def _check_leash(log: Path, config: Config, loosen: bool) -> None:
     before = parse_config(_in_force(log))
     looser = loosened(before.kl, config.kl)
+    looser += follows_otherwise(before.model.reference_update, config.model.reference_update)
     if looser and not loosen:
         raise UsageError(
             f"resuming would loosen the leash: {'; '.join(looser)}. If that is meant, add --loosen "

@@ -42,14 +42,15 @@ class Best:
         return Best(score, checkpoint.name)
 
 
-def smoothed_score(history: Sequence[Step]) -> float | None:
-    """Exponential mean of the scores, bias-corrected; None without any."""
-    mean = weight = 0.0
+def smoothed(history: Sequence[Step]) -> list[float | None]:
+    """Exponential mean of the scores up to each step, bias-corrected; None before the first."""
+    means: list[float | None] = []
+    mean = None
     for step in history:
         if step.score is not None:
-            mean += (step.score - mean) / SMOOTHING_STEPS if weight else step.score - mean
-            weight = 1.0
-    return mean if weight else None
+            mean = step.score if mean is None else mean + (step.score - mean) / SMOOTHING_STEPS
+        means.append(mean)
+    return means
 
 
 def merit(
@@ -64,7 +65,7 @@ def merit(
     if not history or not within_leash(history[-1], budget):
         return None
     if not held_out:
-        return smoothed_score(history)
+        return smoothed(history)[-1]
     own = next((e for e in reversed(evaluations) if e.step == history[-1].step + 1), None)
     return own.score if own is not None and (own.greedy or within_leash(own, budget)) else None
 

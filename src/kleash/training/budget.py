@@ -6,8 +6,13 @@ from kleash.runlog.schema import Evaluation
 
 
 def spent(budget: Target, measured: Step | Evaluation) -> Reading | None:
-    """The reading that a budget is compared with, in its unit; None where it was not measured."""
-    return measured.kl_ref_token if budget.unit == "nats/token" else measured.kl_ref
+    """The reading that a budget is compared with, in its unit; None where it was not measured.
+
+    It is of the whole way from the first reference: kl_origin once the reference has moved, until then kl_ref.
+    """
+    if budget.unit == "nats/token":
+        return measured.kl_origin_token or measured.kl_ref_token
+    return measured.kl_origin or measured.kl_ref
 
 
 def exceeded(budget: Target | None, measured: Step | Evaluation) -> str | None:

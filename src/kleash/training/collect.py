@@ -106,6 +106,11 @@ def reference_states(job: Job, rollout: Rollout) -> ReferenceStates:
     """In the passes of the update, so that both sides run in the same shapes and step 0 is exactly 0."""
     n, size = rollout.n_prompts, job.update.groups_per_pass or rollout.n_prompts
     parts = [job.reference.states(rollout.groups(i, min(i + size, n)), job.reference_path) for i in range(0, n, size)]
+    return _joined(parts, rollout)
+
+
+def _joined(parts: list[ReferenceStates], rollout: Rollout) -> ReferenceStates:
+    """States of consecutive parts as those of the whole rollout."""
     if len(parts) == 1 and parts[0].hidden.shape[1] == rollout.mask.shape[1]:
         return parts[0]
     whole = torch.zeros(*rollout.mask.shape, parts[0].hidden.shape[2], dtype=parts[0].hidden.dtype)
@@ -114,7 +119,8 @@ def reference_states(job: Job, rollout: Rollout) -> ReferenceStates:
     for part in parts:
         whole[row : row + part.hidden.shape[0], : part.hidden.shape[1]] = part.hidden
         row += part.hidden.shape[0]
-    return ReferenceStates(whole, parts[0].head)
+    origins = [part.origin for part in parts if part.origin is not None]
+    return ReferenceStates(whole, parts[0].head, _joined(origins, rollout) if origins else None)
 
 
 def _batch(rollout: Rollout, scored: Scored, states: ReferenceStates) -> Batch:

@@ -21,7 +21,7 @@ def describe(job: Job) -> list[str]:
     lines = [
         f"policy     {job.loaded.name}, {adapter}: {trained:,} of {total:,} parameters, "
         f"{config.model.dtype} on {job.loaded.policy.device}, {update.path} forward",
-        f"reference  {config.model.reference}, weights {job.reference.fingerprint['weights'][:12]}…",
+        f"reference  {config.model.reference}, weights {job.reference.fingerprint['weights'][:12]}…{_follows(job)}",
         f"algorithm  {_named(update.algorithm)}: {update.algorithm.label}",
         f"leash      {config.kl.penalty.kind}: {update.penalty.label}",
         f"           {_leash(job)}",
@@ -30,7 +30,8 @@ def describe(job: Job) -> list[str]:
         f"completions of at most {config.train.max_new_tokens} tokens, learning rate {job.learning_rate:g}",
     ]
     if config.kl.ceiling is not None:
-        lines.insert(5, f"budget     {config.kl.ceiling}: with a reading above it the run saves and stops")
+        of = "kl_ref" if config.model.reference_update is None else "kl_origin"
+        lines.insert(5, f"budget     {config.kl.ceiling} of {of}: with a reading above it the run saves and stops")
     lines += _prompts(job)
     if job.loaded.policy.critic is not None:
         where = "on the policy's own states" if job.loaded.policy.critic.body is None else "with a body of its own"
@@ -49,6 +50,14 @@ def describe(job: Job) -> list[str]:
     if job.sampling.mismatch:
         lines.append(f"note       {job.sampling.mismatch}; beta will not be adapted on them")
     return lines
+
+
+def _follows(job: Job) -> str:
+    law = job.config.model.reference_update
+    if law is None:
+        return ""
+    keys = ", ".join(f"{f.name} {getattr(law, f.name)}" for f in fields(law) if f.name != "kind")
+    return f"; it follows the policy: {law.kind} ({keys})"
 
 
 def _named(algorithm: Any) -> str:

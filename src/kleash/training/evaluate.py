@@ -21,7 +21,7 @@ from kleash.errors import UsageError
 from kleash.kl.measure import measure
 from kleash.masked import clustered_ratio
 from kleash.models.counting import TokenCounter
-from kleash.records import Reading, Unit
+from kleash.records import KLKind, Reading, Unit
 from kleash.rewards.arguments import chosen
 from kleash.rewards.score import Scored, score
 from kleash.runlog.schema import Evaluation
@@ -82,8 +82,10 @@ def evaluate(job: Job, step: int, counter: TokenCounter) -> Evaluation:
         scores={name: _mean(values) for name, values in scored.by_name.items()},
         unscored=sum(total is None for total in scored.total),
         target=None if target is None else str(target),
-        kl_ref=drawn.reading("nats/sequence"),
-        kl_ref_token=drawn.reading("nats/token"),
+        kl_ref=drawn.reading("kl_ref", "nats/sequence"),
+        kl_ref_token=drawn.reading("kl_ref", "nats/token"),
+        kl_origin=drawn.reading("kl_origin", "nats/sequence"),
+        kl_origin_token=drawn.reading("kl_origin", "nats/token"),
         greedy=greedy,
         length=float(drawn.mask.sum(1).double().mean()),
         truncated=float(drawn.truncated.double().mean()),
@@ -111,19 +113,21 @@ def check_held_out(job: Job) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """All held-out samples: texts, and exact KL per counted token."""
+    """All held-out samples: texts, and exact KLs per counted token by their kind."""
 
     texts: list[str]
     columns: dict[str, list[Any]]
-    kl: Float[Tensor, "B T"]
+    kl: dict[KLKind, Float[Tensor, "B T"]]
     mask: Bool[Tensor, "B T"]
     group: Int[Tensor, " B"]
     truncated: Bool[Tensor, " B"]
     mismatch: str | None
 
-    def reading(self, unit: Unit) -> Reading:
+    def reading(self, kind: KLKind, unit: Unit) -> Reading | None:
+        if kind not in self.kl:
+            return None
         return measure(
-            self.kl, self.mask, self.group, kind="kl_ref", estimator="exact", unit=unit, invalid=self.mismatch
+            self.kl[kind], self.mask, self.group, kind=kind, estimator="exact", unit=unit, invalid=self.mismatch
         )
 
 
@@ -150,11 +154,15 @@ def _drawn(job: Job, held_out: Prompts, count: int) -> _Drawn:
         look = observe(loaded.policy, rollout, reference_states(job, rollout), job.update)
         assert look.kl is not None
         room = (0, T - rollout.mask.shape[1])
-        parts.append((pad(look.kl, room), pad(rollout.mask, room), rollout.group + first, rollout.truncated))
+        kls = (look.kl,) if look.kl_origin is None else (look.kl, look.kl_origin)
+        padded = [pad(x, room) for x in (rollout.mask, *kls)]
+        parts.append((rollout.group + first, rollout.truncated, *padded))
         texts += rolled.texts
         for name, column in rolled.columns.items():
             together.setdefault(name, []).extend(column)
-    kl, mask, group, truncated = (torch.cat(column) for column in zip(*parts, strict=True))
+    group, truncated, mask, *kls = (torch.cat(column) for column in zip(*parts, strict=True))
+    kinds: tuple[KLKind, ...] = ("kl_ref", "kl_origin")
+    kl: dict[KLKind, Tensor] = dict(zip(kinds, kls, strict=False))
     return _Drawn(texts, together, kl, mask, group, truncated, job.sampling.mismatch)
 
 

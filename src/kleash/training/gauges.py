@@ -8,6 +8,8 @@ from statistics import correlation
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from kleash import text
 from kleash.kl.divergence_penalties import Chi2, Renyi, beyond_chi2_bound
@@ -15,7 +17,7 @@ from kleash.kl.estimators import beyond_bound
 from kleash.kl.measure import measure
 from kleash.kl.penalties import InLoss, Penalty
 from kleash.masked import masked_mean
-from kleash.records import ControllerState, Reading, Step, Target
+from kleash.records import ControllerState, KLKind, Reading, Step, Target
 from kleash.rewards.ensembles import disagreement
 from kleash.rewards.score import Scored
 from kleash.tensors import Look, Rollout
@@ -54,17 +56,19 @@ class Collected:
         return 0 if self.draws is None else self.draws.groups - self.rollout.n_prompts
 
 
-def kl_readings(look: Look, collected: Collected) -> tuple[Reading | None, Reading | None]:
-    """kl_ref per sequence and per token, exact; None without a reference."""
-    if look.kl is None:
+def kl_readings(
+    kind: KLKind, kl: Float[Tensor, "B T"] | None, collected: Collected
+) -> tuple[Reading | None, Reading | None]:
+    """An exact KL per sequence and per token; None where it was not looked at."""
+    if kl is None:
         return None, None
     rollout = collected.rollout
     per_sequence, per_token = (
         measure(
-            look.kl,
+            kl,
             rollout.mask,
             rollout.group,
-            kind="kl_ref",
+            kind=kind,
             estimator="exact",
             unit=unit,
             invalid=collected.mismatch,
@@ -79,7 +83,8 @@ def gauge(
 ) -> Step:
     """The record of a step before its update; what the update itself measured is added by `with_update`."""
     rollout, completions = collected.rollout, collected.completions
-    kl_ref, kl_ref_token = kl_readings(look, collected)
+    kl_ref, kl_ref_token = kl_readings("kl_ref", look.kl, collected)
+    kl_origin, kl_origin_token = kl_readings("kl_origin", look.kl_origin, collected)
     totals = [s for s in collected.scored.total if s is not None]
     mean, std = _mean_std(totals)
     trained = _mean_std([s for s in collected.shaped.scored.total if s is not None])[0]
@@ -90,6 +95,8 @@ def gauge(
         target=None if target is None else str(target),
         kl_ref=kl_ref,
         kl_ref_token=kl_ref_token,
+        kl_origin=kl_origin,
+        kl_origin_token=kl_origin_token,
         kl_sampler=measure(
             rollout.sampler - look.logprobs,
             rollout.mask,

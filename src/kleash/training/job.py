@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 
 from kleash.algorithms import StepPrice
+from kleash.models.frozen import Reference
 from kleash.models.load import Loaded
 from kleash.models.paths import PathName
 from kleash.models.prompts import encode
-from kleash.models.reference import Reference
 from kleash.models.sampling import Sampling
 from kleash.records import Controller, ControllerState, Step
 from kleash.rewards.chain import ShapeMemory
@@ -21,6 +21,7 @@ from kleash.runlog.schema import Evaluation, Notice
 from kleash.training.best import Best
 from kleash.training.config import Config
 from kleash.training.data import Prompts
+from kleash.training.moving import Moves
 from kleash.training.passes import Update
 from kleash.training.recovery import Recovery
 from kleash.training.tailwatch import TailWatch
@@ -102,6 +103,7 @@ class Progressing:
     tail: TailWatch = field(default_factory=TailWatch)
     step_price: StepPrice | None = None
     redrawn: int = 0
+    moves: Moves = field(default_factory=Moves)
 
 
 class Sinks(NamedTuple):

@@ -116,6 +116,8 @@ def _credited(policy: Policy, batch: Batch, update: Update, beta: float) -> tupl
     look = observe(policy, batch.rollout, batch.reference, update)
     if isinstance(algorithm, CreditsSteps):
         batch = replace(batch, credit=algorithm.credit(look, batch, update.penalty, beta))
+    if batch.reference is not None:  # measured now; the updates need not measure it again
+        batch = replace(batch, reference=replace(batch.reference, origin=None))
     return look, replace(batch, old=look.logprobs) if several else batch
 
 

@@ -23,6 +23,16 @@ def loosened(before: KLSpec, now: KLSpec) -> list[str]:
     return said + _looser_budget(before.ceiling, now.ceiling)
 
 
+def follows_otherwise(before: Any, now: Any) -> list[str]:
+    """In words, that the reference comes to follow the policy, or does so otherwise: each move loosens the leash."""
+    if now is None or now == before:
+        return []
+    words = [
+        "no move" if law is None else ", ".join(f"{k} {v}" for k, v in asdict(law).items()) for law in (before, now)
+    ]
+    return [f"model.reference_update goes from {words[0]} to {words[1]}"]
+
+
 def _looser_budget(before: Target | None, now: Target | None) -> list[str]:
     if before is None:
         return []

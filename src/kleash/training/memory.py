@@ -6,11 +6,13 @@ from typing import Any
 import torch
 
 from kleash.algorithms import StepPrice
+from kleash.models.moving import Moving
 from kleash.records import ControllerState
 from kleash.rewards.chain import ShapeMemory
 from kleash.training.checkpoint import Restored
 from kleash.training.job import Job, Progressing
 from kleash.training.loosening import leash
+from kleash.training.moving import kept, put_back
 from kleash.training.recovery import Recovery
 from kleash.training.tailwatch import TailWatch
 
@@ -24,19 +26,30 @@ def remembered(job: Job, state: Progressing) -> tuple[dict[str, Any], dict[str, 
         "tail": state.tail.plain(),
         "redrawn": state.redrawn,
         "step_price": None if state.step_price is None else asdict(state.step_price),
+        "reference": kept(job.reference, state.moves),
         "recovery": {"learning_rate": job.learning_rate, "state": asdict(state.recovery)},
     }
-    return plain, {}
+    tensors: dict[str, dict[str, torch.Tensor]] = {}
+    if isinstance(job.reference, Moving) and job.reference.moved:
+        tensors["reference"] = job.reference.tensors()
+    return plain, tensors
 
 
 def recall(job: Job, state: Progressing, restored: Restored) -> None:
-    """Puts what was remembered back, as it was. A changed config is not looked at here."""
+    """Puts what was remembered back, as it was. A changed config is not looked at here.
+
+    Raises:
+        UsageError, RunError: the reference had moved, and cannot be put back to where it was.
+    """
     state.controller = ControllerState(**restored.memory["controller"])
     state.shaping = ShapeMemory.of(restored.memory["shaping"])
     state.tail = TailWatch.of(restored.memory["tail"])
     state.redrawn = restored.memory["redrawn"]
     price = restored.memory["step_price"]
     state.step_price = None if price is None else StepPrice(**price)
+    state.moves = put_back(
+        job.reference, restored.memory["reference"], restored.tensors.get("reference"), restored.step
+    )
     recovery = restored.memory["recovery"]
     # Another learning rate is a person's own answer to what broke: counting starts again.
     same = recovery["learning_rate"] == job.learning_rate

@@ -17,7 +17,7 @@ import torch
 from kleash.errors import NotFiniteError, RunError
 from kleash.models.counting import TokenCounter
 from kleash.records import ControllerState, Step
-from kleash.runlog.schema import Checkpoint, RunEnd, Sample
+from kleash.runlog.schema import Checkpoint, ReferenceChange, RunEnd, Sample
 from kleash.training import checkpoint, shelf
 from kleash.training.bad import keep_bad
 from kleash.training.best import merit
@@ -29,6 +29,7 @@ from kleash.training.interrupt import SignalledError, stop_asked
 from kleash.training.job import Job, Progressing, Sinks
 from kleash.training.learn import learn, step_size
 from kleash.training.memory import remembered
+from kleash.training.moving import moved, stalled_for, told
 from kleash.training.passes import observe
 from kleash.training.progress import evaluation_line
 from kleash.training.rollback import go_back, last_good
@@ -54,11 +55,12 @@ def train(job: Job, state: Progressing, sinks: Sinks) -> None:
         KeyboardInterrupt: after Ctrl-C, and as SignalledError after another signal.
     """
     total, every = job.config.train.steps, job.config.train.checkpoint_every
-    counter = TokenCounter(job.loaded.policy, job.reference.policy)
+    counter = TokenCounter(job.loaded.policy, *job.reference.policies)
     moving = job.optimizer.register_step_pre_hook(lambda *_: setattr(state, "unmoved", False))
     try:
         with stop_asked() as asked:
             _evaluate(job, state, sinks, counter)
+            _move_reference(job, state, sinks)
             over = None
             while over is None:
                 over = _go_on(job, state, sinks, counter)
@@ -84,6 +86,7 @@ def _go_on(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) ->
             return _budget_spent(job, state, sinks) or "finished"
         _take_step(job, state, sinks, counter)
         _evaluate(job, state, sinks, counter)
+        _move_reference(job, state, sinks)
         row = state.recovery.in_a_row
         why = f"updates were not finite in {row} steps in a row" if state.recovery.due else None
     except NotFiniteError as error:
@@ -138,7 +141,7 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
             kl_old = step_size(learned.look.logprobs[: moved.shape[0], : moved.shape[1]], moved, first)
 
     target = settings.kl.target_at(state.step)
-    record = gauge(state.step, beta, target, collected, learned.look, state.history)
+    record = gauge(state.step, beta, target, collected, learned.look, _era(job, state))
     tail = watch_tail(state.tail, record, collected.shaped.scored.total)
     reading = record.kl_ref_token if target is not None and target.unit == "nats/token" else record.kl_ref
     controller = job.controller.update(state.controller, reading, target)
@@ -187,6 +190,26 @@ def _evaluate(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter)
     sinks.say(evaluation_line(done))
 
 
+def _move_reference(job: Job, state: Progressing, sinks: Sinks) -> None:
+    """Where it follows the policy and a move is due. After the last step it stays, for the policy to be measured."""
+    law, step = job.config.model.reference_update, state.step
+    if law is None or step == job.config.train.steps:
+        return
+    stalled = stalled_for(step, state.moves.last, state.history, state.evaluations if job.held_out else None)
+    state.moves, share = moved(law, job.reference, state.moves, step, stalled)
+    if share is None or state.moves.fingerprint is None:
+        return
+    sinks.events.write(ReferenceChange(step=step, kind=law.kind, fingerprint=state.moves.fingerprint, share=share))
+    if law.kind != "ema" or state.moves.number == 1:
+        sinks.notice("reference_moved", told(law.kind, state.moves, job.config.kl.target_at(step)), step - 1)
+
+
+def _era(job: Job, state: Progressing) -> list[Step]:
+    """The steps whose kl_ref is of the reference in force. One that follows little by little stays the same one."""
+    law = job.config.model.reference_update
+    return state.history if law is None or law.kind == "ema" else state.history[state.moves.last :]
+
+
 def _measure_only(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> None:
     """The finished policy's own figures, on the prompts that the next step would have taken."""
     clock = Clock(counter)
@@ -194,7 +217,7 @@ def _measure_only(job: Job, state: Progressing, sinks: Sinks, counter: TokenCoun
     with clock.phase("update"):
         look = observe(job.loaded.policy, batch.rollout, batch.reference, job.update)
     target = job.config.kl.target_at(state.step)
-    record = gauge(state.step, state.controller.beta, target, collected, look, state.history)
+    record = gauge(state.step, state.controller.beta, target, collected, look, _era(job, state))
     record = replace(record, budget=job.config.kl.budget, tokens_forward=counter.take())
     _tell(state, record, collected, look.kl, sinks, job.config.train.steps)
 

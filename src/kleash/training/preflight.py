@@ -7,6 +7,7 @@ import torch
 
 from kleash.errors import RunError
 from kleash.masked import masked_mean
+from kleash.models.moving import Moving
 from kleash.models.paths import PathName
 from kleash.models.policy import Policy
 from kleash.rewards.score import Scored, score
@@ -130,7 +131,10 @@ def _kl_between(other: Policy, rollout: Rollout, job: Job, *, other_path: PathNa
 def _room(job: Job) -> tuple[float, float]:
     """GB of one checkpoint (weights in their dtype, two fp32 moments), GB free; refuses too little for two."""
     trained = job.loaded.policy.trainable()
-    size = sum(p.numel() * (p.element_size() + 8) for p in trained) / 1e9
+    size = sum(p.numel() * (p.element_size() + 8) for p in trained)
+    if isinstance(job.reference, Moving):
+        size += sum(weight.nbytes for weight in job.reference.tensors().values())
+    size /= 1e9
     free = shutil.disk_usage(job.run_dir).free / 1e9
     if free < 2 * size:
         raise RunError(

@@ -3,12 +3,14 @@
 from pathlib import Path
 
 from kleash.errors import NotFiniteError
+from kleash.models.moving import Moving
 from kleash.rewards.chain import ShapeMemory
 from kleash.runlog.schema import Rollback
 from kleash.training import checkpoint, shelf
 from kleash.training.best import Best
 from kleash.training.job import Job, Progressing, Sinks
 from kleash.training.memory import recall
+from kleash.training.moving import Moves
 from kleash.training.recovery import MOST_ROLLBACKS, Recovery
 from kleash.training.tailwatch import TailWatch
 
@@ -36,6 +38,9 @@ def go_back(job: Job, state: Progressing, sinks: Sinks, why: str) -> None:
         checkpoint.restart(config.model, config.train.seed, job.loaded.policy, job.optimizer)
         state.controller, state.shaping = job.controller.init(config.kl.first_beta), ShapeMemory()
         state.tail, state.step_price, state.redrawn = TailWatch(), None, 0
+        state.moves = Moves()
+        if isinstance(job.reference, Moving):
+            job.reference.restart()
     else:
         path = job.checkpoints / shelf.name(step)
         recall(job, state, checkpoint.restore(path, config.model, job.loaded.policy, job.optimizer))

@@ -12,7 +12,14 @@ from kleash.runlog.schema import Event, RunEnd, current, last_of_each_step
 from kleash.training import shelf
 
 #: What a checkpoint holds beside the model itself.
-TRAINING_FILES = ("optimizer.safetensors", "random.safetensors", "critic.safetensors", "kleash.json", shelf.PINS)
+TRAINING_FILES = (
+    "optimizer.safetensors",
+    "random.safetensors",
+    "critic.safetensors",
+    "reference.safetensors",
+    "kleash.json",
+    shelf.PINS,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from kleash.algorithms import ALGORITHMS
 from kleash.beta import CONTROLLERS
 from kleash.errors import UsageError
 from kleash.kl.penalties import PENALTIES
+from kleash.models.following import FOLLOWING
 from kleash.rewards.shapes import SHAPES
 from kleash.training.config import Config
 
@@ -23,6 +24,7 @@ _KINDS = {
     ("kl", "penalty"): PENALTIES,
     ("kl", "controller"): CONTROLLERS,
     ("rewards", "shape"): SHAPES,
+    ("model", "reference_update"): FOLLOWING,
 }
 #: Their kind where none is given.
 _DEFAULT_KINDS = {"algorithm": "grpo", "kl.penalty": "exact", "kl.controller": "pi"}
