@@ -23,6 +23,7 @@ from kleash.rewards.spec import RewardSpec
 from kleash.training.api import start
 from kleash.training.config import Config, DataSpec
 from kleash.training.kl_config import KLSpec
+from kleash.training.token_weights import ClassWeights
 from kleash.training.toml import load_config, parse_config
 from kleash.training.train_config import TrainSpec
 
@@ -184,6 +185,7 @@ def shown(value: object) -> str:
         ("### algorithm.step_penalty", StepPenalty),
         ("### algorithm.ptx", Ptx),
         ("## [kl]", KLSpec),
+        ("### kl.weights", ClassWeights),
         ("## [train]", TrainSpec),
     ],
 )

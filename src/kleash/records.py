@@ -155,6 +155,15 @@ class Step:
         "KL(policy‖first reference) per sequence, exact, once the reference has moved; until then kl_ref is the same."
     )
     kl_origin_token: Reading | None = metric("The same KL per token.")
+    kl_class: dict[str, float] = field(
+        default_factory=dict,
+        metadata={
+            "doc": "kl_ref by the class of the sampled token (`eos`, `format`, `content`; docs/kl.md §8): nats per token of that class. Unweighted."
+        },
+    )
+    kl_share: dict[str, float] = field(
+        default_factory=dict, metadata={"doc": "Share of each class in the whole kl_ref. Empty where that is 0."}
+    )
     kl_old: Reading | None = metric(
         "KL(old policy‖policy) per sequence at the step's last minibatch: the size of the update, not the leash. With a single update per step: after it, on the first prompts of every tenth step."
     )

@@ -99,6 +99,7 @@ class Look:
     reference. `values` are the critic's, of the state before each token, in units of reward; None without a critic.
     renyi: Rényi divergence D_α(π(·|prefix) ‖ π_ref(·|prefix)) of the order that was asked for; None if none was.
     kl_origin: exact KL to the first reference, detached; None unless the reference has moved.
+    weight: what the penalty multiplies the divergence of each position by, after the token sampled there; None: 1.
     Numbers where the rollout's mask is False are finite and mean nothing.
     """
 
@@ -109,6 +110,7 @@ class Look:
     values: Float[Tensor, "B T"] | None = None
     renyi: Float[Tensor, "B T"] | None = None
     kl_origin: Float[Tensor, "B T"] | None = None
+    weight: Float[Tensor, "B T"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,7 @@ class Setting:
     reward: Tensor | None = None
     moves: list[list[Tensor] | None] | None = None
     edit: Callable[[Rollout], Rollout] = lambda rollout: rollout
+    token_weight: Tensor | None = None
 
 
 def pairs(policy: Policy) -> Rollout:
@@ -203,7 +204,11 @@ def run_step(
         prompts=as_prompts([" ".join(f"t{i}" for i in PROMPT)] * n),
         sampling=Sampling(max_new_tokens=C),
         update=Update(
-            algorithm=setting.algorithm, penalty=setting.penalty, length=C, groups_per_pass=setting.groups_per_pass
+            algorithm=setting.algorithm,
+            penalty=setting.penalty,
+            length=C,
+            groups_per_pass=setting.groups_per_pass,
+            token_weight=setting.token_weight,
         ),
         controller=Constant(),
         optimizer=spy,

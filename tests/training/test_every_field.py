@@ -26,6 +26,7 @@ from kleash.runlog import Evaluation
 from kleash.training.api import start
 from kleash.training.config import DataSpec
 from kleash.training.kl_config import KLSpec, TargetStep
+from kleash.training.token_weights import ClassWeights
 from kleash.training.toml import parse_config
 from kleash.training.train_config import TrainSpec
 
@@ -59,6 +60,8 @@ TWO = {"use": ["rewards.py:mixed", "rewards.py:even"]}
 UWO = TWO | {"combine": "uwo"}
 IN_REWARD_K2 = {"kind": "in_reward", "estimator": "k2"}
 EACH = {"train__checkpoint_every": 1, "train__steps": 6}
+QUICK = {"train__learning_rate": 0.05}
+FORMED = QUICK | {"kl__format": "t[0-9]", "train__max_new_tokens": 20}
 K3 = {"kl__penalty": {"kind": "in_loss", "estimator": "k3"}}
 
 EMA = {"model__reference_update": {"kind": "ema", "rate": 0.5}}
@@ -116,6 +119,12 @@ TURNS: dict[type, dict[str, Turn]] = {
         "budget": Turn(MOVING | {"kl__budget": "0.51 nats/sequence"}, MOVING),
         "beta": Turn({"kl__beta": 0.5}),
         "controller": Turn({"kl__controller": "dual"}),
+        "weights": Turn(QUICK | {"kl__weights": {"content": 0.1}}, QUICK),
+        "format": Turn({"kl__format": "t4|t5"}),
+    },
+    ClassWeights: {
+        name: Turn(FORMED | {"kl__weights": {name: 3.0}}, FORMED | {"kl__weights": {}})
+        for name in ("eos", "format", "content")
     },
     TargetStep: {
         "at": Turn({"kl__target": [SCHEDULE[0], SCHEDULE[1] | {"at": 2}]}, {"kl__target": SCHEDULE}),

@@ -148,6 +148,51 @@ def test_steeper_penalties_have_the_stated_gradient(penalty, tmp_path, monkeypat
     assert relative(spy.seen[0], other) > 1e-2
 
 
+#: By token id: an end token that costs nothing, two cheap ones, two at the full price.
+WEIGHTS = torch.tensor([0.5, 1.0, 0.0, 0.5, 1.0])
+
+
+def _weighted_truth(policy, reference) -> Tensor:
+    """−∇(E R − β E Σ_t w(y_t) K_t) / C, the choice of a cheaper token included."""
+    p, q = logits_of(policy), logits_of(reference).detach()
+    each = WEIGHTS.double()[SPACE.ids] * (p.exp() * (p - q)).sum(-1)
+    charge = torch.where(SPACE.mask, each, 0.0).sum(1)
+    return -gradient((token_logprobs(p).sum(1).exp() * (scores() - BETA * charge)).sum(), policy) / C
+
+
+@pytest.mark.slow
+def test_weighted_penalty_has_the_gradient_of_the_weighted_kl(tmp_path, monkeypatch):
+    policy, reference = small_policy(1), small_policy(2)
+    truth = _weighted_truth(policy, reference)
+    setting = Setting(RLOO(group_size=2), Exact(), token_weight=WEIGHTS)
+    found = run_step(setting, policy, reference, pairs(policy), tmp_path, monkeypatch).seen[0]
+    assert relative(found, truth) < LOOP
+    plain = -gradient(objective(policy, reference, BETA, scores()), policy) / C
+    assert relative(found, plain) > 1e-2
+
+
+@pytest.mark.slow
+def test_weighted_penalty_is_exact_off_policy_too(tmp_path, monkeypatch):
+    size = _size_for(0.13)
+    policy, reference, moved = small_policy(1), small_policy(2), _moved(size)
+    algorithm = RLOO(group_size=2, epochs=2, clip="none", off_policy="full")
+    setting = Setting(algorithm, Exact(), moves=[_move(policy, size)], token_weight=WEIGHTS)
+    found = run_step(setting, policy, reference, pairs(policy), tmp_path, monkeypatch).seen[1]
+    assert relative(found, _weighted_truth(moved, reference)) < LOOP
+
+
+@pytest.mark.slow
+def test_weighted_in_loss_is_the_stated_per_position_gradient(tmp_path, monkeypatch):
+    policy, reference = small_policy(1), small_policy(2)
+    p, q = logits_of(policy), logits_of(reference).detach()
+    log_p = token_logprobs(p).sum(1)
+    each = WEIGHTS.double()[SPACE.ids] * (p.exp() * (p - q)).sum(-1)
+    leash = (log_p.exp().detach() * torch.where(SPACE.mask, each, 0.0).sum(1)).sum()  # tokens and prefixes held fixed
+    truth = -gradient((log_p.exp() * scores()).sum() - BETA * leash, policy) / C
+    setting = Setting(RLOO(group_size=2), InLoss(), token_weight=WEIGHTS)
+    assert relative(run_step(setting, policy, reference, pairs(policy), tmp_path, monkeypatch).seen[0], truth) < LOOP
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",

@@ -61,7 +61,7 @@ class Chi2:
         Source: product rule, as for the KL: Amini et al. 2025, arXiv 2504.10637.
         Proved by: tests/training/test_gradient.py::test_steeper_penalties_have_the_stated_gradient
         """
-        return charge_of_positions(self.measure(look), mask, ratios)
+        return charge_of_positions(self.measure(look), mask, ratios, look.weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Renyi:
         Source: product rule, as for the KL: Amini et al. 2025, arXiv 2504.10637.
         Proved by: tests/training/test_gradient.py::test_steeper_penalties_have_the_stated_gradient
         """
-        return charge_of_positions(self.measure(look), mask, ratios)
+        return charge_of_positions(self.measure(look), mask, ratios, look.weight)
 
 
 def order_of(penalty: object) -> float | None:

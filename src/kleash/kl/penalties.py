@@ -50,7 +50,7 @@ class Exact:
         Source: Amini et al. 2025, arXiv 2504.10637 (Rao–Blackwellised gradient).
         Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
         """
-        return charge_of_positions(_reference_kl(look), mask, ratios)
+        return charge_of_positions(_reference_kl(look), mask, ratios, look.weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,8 @@ class InLoss:
         Proved by: tests/training/test_gradient.py::test_in_loss_is_the_stated_per_position_gradient
         """
         if self.estimator == "exact":
-            return KLTerms(own=_reference_kl(look), to_go=None)
+            kl = _reference_kl(look)
+            return KLTerms(own=kl if look.weight is None else look.weight * kl, to_go=None)
         value = (k2 if self.estimator == "k2" else k3)(_log_ratio(look))
         ratio = {"k2": "detached", "k3": "live"}[self.estimator] if self.ratio == "default" else self.ratio
         weight = {"live": ratios.token, "detached": ratios.token.detach(), "none": 1.0}[ratio]

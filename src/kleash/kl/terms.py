@@ -54,13 +54,23 @@ def kl_to_come(per_token: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Fl
     return x.flip(1).cumsum(1).flip(1) - x
 
 
-def charge_of_positions(value: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
+def charge_of_positions(
+    value: Float[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"],
+    ratios: Ratios,
+    weight: Float[Tensor, "B T"] | None = None,
+) -> KLTerms:
     """The terms whose gradient is ∇E_π[Σ_t D_t], D_t a live function of the prefix and of π at it.
 
     Own term ρ_{<t} D_t, credit Σ_{n>t} ρ_{<n} D_n, by the product rule: ∇E[D_n] = E[∇D_n + D_n Σ_{t<n} ∇ℓ_t].
+    With weights w_t of the sampled tokens it is ∇E_π[Σ_t w_t D_t]. w_t depends on token t itself, so that token has
+    credit to take for it, and the ratio through t: own term ρ_{1:t} w_t D_t, credit Σ_{n≥t} ρ_{1:n} w_n D_n.
 
     Source: Amini et al. 2025, arXiv 2504.10637 (for the KL).
     Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
     """
+    if weight is not None:
+        own = ratios.through * weight * value
+        return KLTerms(own=own, to_go=torch.where(mask, own.detach(), 0.0) + kl_to_come(own, mask))
     own = ratios.before * value
     return KLTerms(own=own, to_go=kl_to_come(own, mask))

@@ -43,7 +43,11 @@ def groups(log: Log) -> list[Group]:
     """(heading, introduction, charts) in reading order; a chart of which nothing was measured is left out."""
     steps = Steps.of(log.steps)
     found: list[Group] = [
-        ("The leash", "How far the policy went from its reference, and what held it.", [kl(log, steps), beta(steps)]),
+        (
+            "The leash",
+            "How far the policy went from its reference, and what held it.",
+            [kl(log, steps), beta(steps), *classes(steps)],
+        ),
         (
             "What it bought",
             "The score, and the score against the distance it cost.",
@@ -118,6 +122,22 @@ def beta(steps: Steps) -> Chart:
         + (" Stretches where it is not positive have no place on this axis." if dropped else "")
         + steps.note,
     )
+
+
+def classes(steps: Steps) -> list[Chart]:
+    """kl_ref by the class of the sampled token."""
+
+    def chart(title: str, unit: str, name: str) -> Chart:
+        def of(kind: str) -> Extract:
+            return lambda step: getattr(step, name).get(kind)
+
+        series = [Series(name=kind, y=steps.column(of(kind))) for kind in ("content", "format", "eos")]
+        return Chart(title=title, unit=unit, x=steps.x, series=series, zero=True)
+
+    return [
+        chart("KL by class of token", "nats/token of the class", "kl_class"),
+        chart("Share of the KL", "share", "kl_share"),
+    ]
 
 
 def reward(steps: Steps) -> list[Chart]:

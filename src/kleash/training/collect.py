@@ -52,6 +52,7 @@ def collect(job: Job, state: Progressing, clock: Clock) -> tuple[Collected, Batc
         shaped=shaped,
         mismatch=job.sampling.mismatch,
         draws=draws,
+        classes=None if job.classes is None else job.classes[drawn.rollout.completion_ids],
     )
     return collected, _batch(drawn.rollout, shaped.scored, states)
 

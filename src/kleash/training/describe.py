@@ -23,7 +23,7 @@ def describe(job: Job) -> list[str]:
         f"{config.model.dtype} on {job.loaded.policy.device}, {update.path} forward",
         f"reference  {config.model.reference}, weights {job.reference.fingerprint['weights'][:12]}…{_follows(job)}",
         f"algorithm  {_named(update.algorithm)}: {update.algorithm.label}",
-        f"leash      {config.kl.penalty.kind}: {update.penalty.label}",
+        f"leash      {config.kl.penalty.kind}: {update.penalty.label}{_weighted(job)}",
         f"           {_leash(job)}",
         f"rewards    {', '.join(f'{r.name} × {r.weight:g}' for r in job.rewarders)}",
         f"steps      {config.train.steps} × {config.train.prompts_per_step} prompts × {update.algorithm.group_size} "
@@ -114,3 +114,10 @@ def _leash(job: Job) -> str:
         else f"{first.value / length:.3g} nats/token"
     )
     return f"target {first} (at {length} tokens: {other}){more}{why}, held by {kl.law.kind} from beta {kl.first_beta:g}"
+
+
+def _weighted(job: Job) -> str:
+    weights = job.config.kl.weights
+    if weights is None:
+        return ""
+    return f"; weighted by class of token (eos {weights.eos:g}, format {weights.format:g}, content {weights.content:g})"

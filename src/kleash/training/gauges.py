@@ -24,6 +24,7 @@ from kleash.tensors import Look, Rollout
 from kleash.training.dynamic import Draws
 from kleash.training.learn import Learned
 from kleash.training.shaped import ShapedScores
+from kleash.training.token_weights import by_class
 
 try:
     import resource
@@ -38,7 +39,8 @@ PRICE_WINDOW = 20
 class Collected:
     """A step's samples with all that was measured on them before the update. One entry per sample, in row order.
 
-    completions: what the policy wrote. texts: what was scored; with a rollout of the user's own, a tool's words too.
+    classes [B, T]: that of each token, as in CLASSES. completions: what the policy wrote. texts: what was scored; with
+    a rollout of the user's own, a tool's words too.
     """
 
     rollout: Rollout
@@ -49,6 +51,7 @@ class Collected:
     shaped: ShapedScores
     mismatch: str | None
     draws: Draws | None = None
+    classes: torch.Tensor | None = None
 
     @property
     def redrawn(self) -> int:
@@ -88,6 +91,9 @@ def gauge(
     totals = [s for s in collected.scored.total if s is not None]
     mean, std = _mean_std(totals)
     trained = _mean_std([s for s in collected.shaped.scored.total if s is not None])[0]
+    per_class, shares = (
+        ({}, {}) if look.kl is None or collected.classes is None else by_class(look.kl, rollout.mask, collected.classes)
+    )
     named = {name: _mean_std([s for s in scores if s is not None]) for name, scores in collected.scored.by_name.items()}
     return Step(
         step=step,
@@ -97,6 +103,8 @@ def gauge(
         kl_ref_token=kl_ref_token,
         kl_origin=kl_origin,
         kl_origin_token=kl_origin_token,
+        kl_class=per_class,
+        kl_share=shares,
         kl_sampler=measure(
             rollout.sampler - look.logprobs,
             rollout.mask,

@@ -45,6 +45,7 @@ class Job:
     learning_rate: float
     held_out: Prompts | None = None
     rollout: Callable[..., Any] | None = None
+    classes: torch.Tensor | None = None
     texts: Texts | None = None
 
     @property

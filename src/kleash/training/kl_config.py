@@ -8,8 +8,10 @@ from pydantic import BeforeValidator, Field
 from kleash.beta import PI, PID, Constant, Cosine, Dual, Linear, PPORule, Ziegler
 from kleash.errors import UsageError
 from kleash.kl.penalties import Chi2, Exact, FutureSampled, InLoss, InReward, NoPenalty, Renyi
+from kleash.models.token_classes import FORMAT
 from kleash.records import Target
 from kleash.training.section import STRICT, named_kind
+from kleash.training.token_weights import ClassWeights, check_pattern
 
 #: With neither target nor beta: tight enough that a 200-token answer moves by 4 nats at most, between the 0.0117
 #: nats/token of TRL's old default (6 nats at 512 tokens) and the 0.25 of Ziegler et al. 2019 (6 nats at 24 tokens).
@@ -58,7 +60,8 @@ class KLSpec:
     """[kl]: the leash. Give a target (held by the controller) or a beta; with neither, DEFAULT_TARGET is held.
 
     With a target, `beta` is where the controller starts. A schedule of targets is a list of {at, target}. Above the
-    `budget` a run saves and stops, and no checkpoint above it is the best.
+    `budget` a run saves and stops, and no checkpoint above it is the best. `weights`: by the class of the sampled
+    token; `format`: a regular expression that the whole text of a format token matches.
     """
 
     __pydantic_config__ = STRICT
@@ -68,8 +71,20 @@ class KLSpec:
     budget: Annotated[str | None, BeforeValidator(_budget)] = None
     beta: float | None = None
     controller: ControllerConfig | None = None
+    weights: ClassWeights | None = None
+    format: str = FORMAT
 
     def __post_init__(self) -> None:
+        check_pattern(self.format)
+        whole = isinstance(self.penalty, Exact | Chi2 | Renyi)
+        if self.weights is not None and not (
+            whole or (isinstance(self.penalty, InLoss) and self.penalty.estimator == "exact")
+        ):
+            raise UsageError(
+                "kl.weights multiply the divergence of each position over the whole vocabulary, and this kl.penalty "
+                f'({self.penalty.kind}) charges a sample of it or nothing; use "exact", "chi2", "renyi", or "in_loss" '
+                'with estimator = "exact"'
+            )
         schedule = self.schedule
         if schedule and schedule[0].at != 0:
             raise UsageError("kl.target: the first entry of a schedule must have at = 0")

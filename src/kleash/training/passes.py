@@ -5,10 +5,11 @@ Nothing here zeroes a gradient or moves a weight.
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from kleash.algorithms import Algorithm, Totals, ValueFigures
@@ -23,6 +24,7 @@ from kleash.tensors import Batch, Look, ReferenceStates, Rollout
 class Update:
     """How weights move. `length` is C, the constant by which token sums are divided (max_new_tokens).
 
+    `token_weight`: what the KL at a sampled token is multiplied by in the penalty, by its id; None: 1.
     `path` is the way through the model, one of those it passed at load.
     """
 
@@ -33,6 +35,7 @@ class Update:
     max_grad_norm: float = math.inf
     groups_per_pass: int | None = None
     path: PathName = "packed"
+    token_weight: Float[Tensor, " V"] | None = None
 
 
 class Passed(NamedTuple):
@@ -78,13 +81,16 @@ def differentiate(policy: Policy, batch: Batch, update: Update, totals: Totals, 
 
 
 def _seen(policy: Policy, rollout: Rollout, reference: ReferenceStates | None, update: Update) -> Look:
-    return policy(
+    look = policy(
         rollout,
         reference=reference,
         temperature=update.temperature,
         path=update.path,
         order=order_of(update.penalty),
     )
+    if update.token_weight is None:
+        return look
+    return replace(look, weight=update.token_weight[rollout.completion_ids].to(look.logprobs.dtype))
 
 
 def spans(n: int, size: int) -> list[tuple[int, int]]:

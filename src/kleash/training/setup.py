@@ -5,18 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from kleash.errors import UsageError
 from kleash.models.load import Loaded, load, pick_device
 from kleash.models.paths import PathName
 from kleash.models.reference import build_reference
 from kleash.models.sampling import Sampling
+from kleash.models.token_classes import token_classes
 from kleash.rewards.load import find, load_rewards
 from kleash.training.config import Config, with_critic
 from kleash.training.data import Prompts, indices
 from kleash.training.job import Job
 from kleash.training.passes import Update
 from kleash.training.texts import load_texts
+from kleash.training.train_config import TrainSpec
 
 #: Learning rates when none is given: usual for full fine-tuning, and for adapters, which need about ten times more.
 FULL_RATE, ADAPTER_RATE = 1e-5, 1e-4
@@ -35,14 +39,6 @@ def build_job(
     """
     config = with_critic(config)
     train = config.train
-    sampling = Sampling(
-        max_new_tokens=train.max_new_tokens,
-        min_new_tokens=train.min_new_tokens,
-        temperature=train.temperature,
-        top_p=train.top_p,
-        top_k=train.top_k,
-        stop=train.stop,
-    )
     indices(0, train.prompts_per_step, len(prompts), train.seed)
     controller = config.kl.law
     controller.init(config.kl.first_beta)
@@ -53,6 +49,9 @@ def build_job(
     optimizer = torch.optim.AdamW(
         loaded.policy.trainable(), lr=rate, betas=train.adam_betas, weight_decay=train.weight_decay, fused=True
     )
+    classes = token_classes(loaded.tokenizer, loaded.ends, loaded.policy.rows, config.kl.format).to(
+        loaded.policy.device
+    )
     return Job(
         config=config,
         run_dir=Path(config.out),
@@ -60,22 +59,39 @@ def build_job(
         reference=reference,
         rewarders=rewarders,
         prompts=prompts,
-        sampling=sampling,
-        update=Update(
-            algorithm=config.algorithm,
-            penalty=config.kl.penalty,
-            length=train.max_new_tokens,
-            temperature=train.temperature,
-            max_grad_norm=train.max_grad_norm,
-            groups_per_pass=train.groups_per_pass,
-            path=_path(loaded),
-        ),
+        sampling=_sampling(train),
+        update=_update(config, loaded, classes),
         controller=controller,
         optimizer=optimizer,
         learning_rate=rate,
         held_out=held_out,
+        classes=classes,
         rollout=_own_rollout(config.data.rollout),
         texts=load_texts(config.algorithm, loaded, train.seed),
+    )
+
+
+def _sampling(train: TrainSpec) -> Sampling:
+    return Sampling(
+        max_new_tokens=train.max_new_tokens,
+        min_new_tokens=train.min_new_tokens,
+        temperature=train.temperature,
+        top_p=train.top_p,
+        top_k=train.top_k,
+        stop=train.stop,
+    )
+
+
+def _update(config: Config, loaded: Loaded, classes: Int[Tensor, " V"]) -> Update:
+    return Update(
+        algorithm=config.algorithm,
+        penalty=config.kl.penalty,
+        length=config.train.max_new_tokens,
+        temperature=config.train.temperature,
+        max_grad_norm=config.train.max_grad_norm,
+        groups_per_pass=config.train.groups_per_pass,
+        path=_path(loaded),
+        token_weight=None if config.kl.weights is None else config.kl.weights.table(classes),
     )
 
 
