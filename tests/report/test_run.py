@@ -183,11 +183,21 @@ def test_unmeasured_is_a_gap_never_zero(tmp_path: Path) -> None:
 def test_a_run_that_measured_nothing_still_has_a_report(tmp_path: Path) -> None:
     nothing = {name: None for name in step(0, 9).__dataclass_fields__ if name not in ("step", "beta")}
     tables = ["scores", "scores_std", "scores_shaped", "scores_clipped", "disagreement", "tail", "seconds"]
-    tables.append("tokens_forward")
+    tables += ["tokens_forward", "kl_class", "kl_share"]
     blank = nothing | {name: {} for name in tables} | {"unscored": 0}
     write_run(tmp_path, [step(0, 9, **blank)])
     text = Seen(write_report(tmp_path).read_text()).text
     assert "KL was not measured." in text and "The score was not measured." in text
+
+
+def test_the_kl_by_class_has_its_charts(tmp_path: Path) -> None:
+    parts = {"kl_class": {"content": 0.3, "eos": 0.1}, "kl_share": {"content": 0.9, "eos": 0.1}}
+    drawn = {chart.title: chart for _, _, some in groups(log_of(tmp_path, 6, **parts)) for chart in some}
+    assert [(s.name, s.y[0]) for s in drawn["Share of the KL"].series if s.y[0] is not None] == [
+        ("content", 0.9),
+        ("eos", 0.1),
+    ]
+    assert "KL by class of token" in drawn
 
 
 def test_a_shaped_score_has_a_chart_of_its_own(tmp_path: Path) -> None:
