@@ -91,9 +91,6 @@ def gauge(
     totals = [s for s in collected.scored.total if s is not None]
     mean, std = _mean_std(totals)
     trained = _mean_std([s for s in collected.shaped.scored.total if s is not None])[0]
-    per_class, shares = (
-        ({}, {}) if look.kl is None or collected.classes is None else by_class(look.kl, rollout.mask, collected.classes)
-    )
     named = {name: _mean_std([s for s in scores if s is not None]) for name, scores in collected.scored.by_name.items()}
     return Step(
         step=step,
@@ -103,8 +100,7 @@ def gauge(
         kl_ref_token=kl_ref_token,
         kl_origin=kl_origin,
         kl_origin_token=kl_origin_token,
-        kl_class=per_class,
-        kl_share=shares,
+        **_class_figures(look, collected),
         kl_sampler=measure(
             rollout.sampler - look.logprobs,
             rollout.mask,
@@ -193,6 +189,14 @@ def _points(history: Sequence[Step]) -> list[tuple[float | None, float | None]]:
         (None if s.kl_ref is None else s.kl_ref.value, s.score if s.score_shaped is None else s.score_shaped)
         for s in history[-PRICE_WINDOW:]
     ]
+
+
+def _class_figures(look: Look, collected: Collected) -> dict[str, Any]:
+    """kl_ref by class of token, as fields of `Step`."""
+    if look.kl is None or collected.classes is None:
+        return {}
+    mean, share = by_class(look.kl, collected.rollout.mask, collected.classes)
+    return {"kl_class": mean, "kl_share": share}
 
 
 def _shape_figures(collected: Collected, trained: float | None) -> dict[str, Any]:
