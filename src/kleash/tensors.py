@@ -4,11 +4,13 @@ Whole prompt groups are the unit of batching: rows of a group are contiguous, `g
 selection is a set of groups, so that the prompt is stored and computed once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,29 @@ class Rollout:
             truncated=self.truncated[rows],
             weight=None if self.weight is None else self.weight[first:last],
         )
+
+
+def merged(parts: Sequence[Rollout], pad_id: int) -> Rollout:
+    """Rollouts one after the other as one, padded to the longest prompt and completion; none of them is weighted."""
+    if len(parts) == 1:
+        return parts[0]
+    P, T = (max(getattr(part, name).shape[1] for part in parts) for name in ("prompt_ids", "completion_ids"))
+
+    def joined(name: str, prompt: bool, value: int = 0) -> Tensor:
+        columns = [getattr(part, name) for part in parts]
+        rooms = [(P - c.shape[1], 0) if prompt else (0, T - c.shape[1]) for c in columns]
+        return torch.cat([pad(c, room, value=value) for c, room in zip(columns, rooms, strict=True)])
+
+    before = [sum(part.n_prompts for part in parts[:i]) for i in range(len(parts))]
+    return Rollout(
+        prompt_ids=joined("prompt_ids", prompt=True, value=pad_id),
+        prompt_mask=joined("prompt_mask", prompt=True),
+        completion_ids=joined("completion_ids", prompt=False, value=pad_id),
+        mask=joined("mask", prompt=False),
+        group=torch.cat([part.group + first for part, first in zip(parts, before, strict=True)]),
+        sampler=joined("sampler", prompt=False),
+        truncated=torch.cat([part.truncated for part in parts]),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from kleash.models.counting import TokenCounter
 from kleash.models.critic import make_critic
 from kleash.models.heads import recipe_from
 from kleash.models.load import Loaded
+from kleash.models.plan import Plan, Work
 from kleash.models.policy import Policy
 from kleash.models.reference import Frozen
 from kleash.models.sampling import Sampling
@@ -193,6 +194,7 @@ def run_step(
         "train": {"steps": 1, "prompts_per_step": n, "max_new_tokens": C, "warmup_updates": 0},
         "kl": {"beta": abs(setting.beta)},
     })  # fmt: skip
+    plan = Plan(groups=setting.groups_per_pass)
     job = Job(
         config=config,
         run_dir=tmp_path,
@@ -207,16 +209,18 @@ def run_step(
             algorithm=setting.algorithm,
             penalty=setting.penalty,
             length=C,
-            groups_per_pass=setting.groups_per_pass,
             token_weight=setting.token_weight,
         ),
         controller=Constant(),
         optimizer=spy,
         learning_rate=1e-3,
+        work=Work(prompts=n, groups=n, group_size=2, prompt=len(PROMPT), length=C),
+        plan=plan,
     )
     with Writer(tmp_path / "events.jsonl") as events, Writer(tmp_path / "samples.jsonl") as samples:
         sinks = Sinks(events, samples, lambda *told: None, lambda text: None)
-        state = Progressing(step=0, controller=replace(Constant().init(abs(setting.beta)), beta=setting.beta))
+        controller = replace(Constant().init(abs(setting.beta)), beta=setting.beta)
+        state = Progressing(step=0, controller=controller, plan=plan)
         counter = TokenCounter(policy, reference)
         online._take_step(job, state, sinks, counter)
         counter.close()

@@ -14,6 +14,7 @@ from kleash.algorithms import PPO, Ptx
 from kleash.errors import RunError, UsageError
 from kleash.kl.penalties import Exact
 from kleash.models.load import load
+from kleash.models.plan import Plan
 from kleash.models.spec import ModelSpec
 from kleash.tensors import Look
 from kleash.training.api import start
@@ -40,8 +41,8 @@ def test_gradient_equals_float64_autograd(groups_per_pass, lora):
     mean = nll / sum(len(ids) - 1 for ids in IDS)
     truth = 27.8 * gradient(mean, policy)
 
-    update = Update(algorithm=PPO(ptx=PTX), penalty=Exact(), length=8, groups_per_pass=groups_per_pass)
-    done = with_texts(policy, as_rollout(IDS), update, NOTHING)
+    update = Update(algorithm=PPO(ptx=PTX), penalty=Exact(), length=8)
+    done = with_texts(policy, as_rollout(IDS), update, Plan(groups=groups_per_pass), NOTHING)
     found = [torch.zeros_like(p) if p.grad is None else p.grad for p in policy.trainable()]
     flat = torch.cat([g.flatten() for g in found])
     assert (flat - truth).norm() / truth.norm() < LOOP
@@ -52,9 +53,9 @@ def test_gradient_equals_float64_autograd(groups_per_pass, lora):
 def test_gradients_add_up():
     """What the minibatch left in `.grad` stays."""
     policy, update = small_policy(1), Update(algorithm=PPO(ptx=PTX), penalty=Exact(), length=8)
-    with_texts(policy, as_rollout(IDS), update, NOTHING)
+    with_texts(policy, as_rollout(IDS), update, Plan(), NOTHING)
     once = [None if p.grad is None else p.grad.clone() for p in policy.trainable()]
-    with_texts(policy, as_rollout(IDS), update, NOTHING)
+    with_texts(policy, as_rollout(IDS), update, Plan(), NOTHING)
     for before, parameter in zip(once, policy.trainable(), strict=True):
         if before is not None:
             torch.testing.assert_close(parameter.grad, 2 * before, rtol=LOOP, atol=0)
@@ -157,4 +158,4 @@ def test_the_first_loss_of_a_random_model_is_that_of_guessing():
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.zero_()
-    assert with_texts(policy, as_rollout(IDS), update, NOTHING).ptx_loss == pytest.approx(math.log(V), rel=LOOP)
+    assert with_texts(policy, as_rollout(IDS), update, Plan(), NOTHING).ptx_loss == pytest.approx(math.log(V), rel=LOOP)

@@ -22,13 +22,17 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart:
-    """First event of a run. config: fully resolved; versions by package; fingerprints of "policy" and "reference"."""
+    """First event of a run. config: fully resolved; versions by package; fingerprints of "policy" and "reference".
+
+    plan: how a step goes through the model ("plan"), and what it was made for ("work").
+    """
 
     config: dict[str, Any]
     started: str
     versions: dict[str, str] = field(default_factory=dict)
     fingerprints: dict[str, Any] = field(default_factory=dict)
     argv: list[str] = field(default_factory=list)
+    plan: dict[str, dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

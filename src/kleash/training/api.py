@@ -19,6 +19,7 @@ from kleash.training.budget import check_resumed
 from kleash.training.config import Config
 from kleash.training.data import Prompts, as_prompts, asked, digest, held_out_prompts, read_prompts
 from kleash.training.describe import describe
+from kleash.training.footprint import table
 from kleash.training.job import Sinks
 from kleash.training.loosening import follows_otherwise, loosened
 from kleash.training.online import train as loop
@@ -128,6 +129,8 @@ def start(
     for line in [*describe(job), *preflight(job).lines()]:
         progress.notice(line)
     if check_only:
+        for row in table(job):
+            progress.notice(row)
         return run
     with Writer(log) as events, Writer(run.path / "samples.jsonl") as samples, progress:
         sinks = Sinks(events, samples, progress.update, progress.notice)

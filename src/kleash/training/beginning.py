@@ -3,6 +3,7 @@
 import datetime
 import platform
 import sys
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from kleash.training.evaluate import how
 from kleash.training.job import Job, Progressing, Sinks
 from kleash.training.loosening import continued
 from kleash.training.memory import recall
+from kleash.training.planning import earlier
 from kleash.training.toml import dump_config
 
 PACKAGES = ("torch", "transformers", "peft", "safetensors", "tokenizers")
@@ -37,11 +39,12 @@ def begun(job: Job, sinks: Sinks) -> Progressing:
             | ({} if job.held_out is None else {"held_out": digest(job.held_out)})
             | ({} if job.texts is None else {"texts": job.texts.fingerprint}),
             argv=sys.argv,
+            plan={"plan": asdict(job.plan), "work": asdict(job.work)},
         )
     )
     _pin(job, sinks)
     checkpoint.seed_random(job.config.train.seed)
-    return Progressing(step=0, controller=job.controller.init(job.config.kl.first_beta))
+    return Progressing(step=0, controller=job.controller.init(job.config.kl.first_beta), plan=job.plan)
 
 
 def _resolved(job: Job) -> dict[str, Any]:
@@ -75,12 +78,14 @@ def resumed(job: Job, log: Path, sinks: Sinks, force: bool) -> Progressing:
             'go on with them by --force (in Python: resume="force")'
         )
     path, passed_over = checkpoint.newest(job.checkpoints)
-    state = Progressing(step=0, controller=job.controller.init(job.config.kl.first_beta))
+    first = job.controller.init(job.config.kl.first_beta)
+    state, planned = Progressing(step=0, controller=first, plan=job.plan), beginning.plan
     if path is None:
         checkpoint.seed_random(job.config.train.seed)
     else:
         restored = checkpoint.restore(path, job.config.model, job.loaded.policy, job.optimizer)
         recall(job, state, restored)
+        planned = restored.memory["plan"]
         state.controller = continued(job.config.kl, restored.memory["leash"], state.controller)
         state.step = state.saved = restored.step
     step = state.step
@@ -93,6 +98,9 @@ def resumed(job: Job, log: Path, sinks: Sinks, force: bool) -> Progressing:
         sinks.notice("checkpoint_passed_over", sentence)
     for sentence in _changes(beginning.config, _resolved(job)):
         sinks.notice("config_changed", sentence, step)
+    state.plan = earlier(planned, job)
+    if state.plan != job.plan:
+        sinks.say(f"it goes on by the plan it had: {state.plan}")
     sinks.say(f"resuming at step {step} " + ("(there is no complete checkpoint)" if path is None else f"from {path}"))
     events = read(log)
     state.history = [record for record in last_of_each_step(events) if record.step < step]

@@ -4,18 +4,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from kleash.algorithms import PunishesLength, ReplacesGroups
 from kleash.models.counting import TokenCounter
+from kleash.models.plan import Plan
 from kleash.rewards.score import Scored, score
 from kleash.rewards.shaping import plus, soft_overlong
 from kleash.tensors import Batch, ReferenceStates, Rollout
+from kleash.training.careful import Careful
 from kleash.training.data import indices
 from kleash.training.dynamic import Draws, Sampled, mean_score, together
 from kleash.training.gauges import Collected
 from kleash.training.job import Job, Progressing
+from kleash.training.passes import spans
 from kleash.training.rolling import Asked, roll
 from kleash.training.shaped import Drawn, ShapedScores, shape
 
@@ -35,14 +39,14 @@ class Clock:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
 
-def collect(job: Job, state: Progressing, clock: Clock) -> tuple[Collected, Batch]:
+def collect(job: Job, state: Progressing, clock: Clock, by_plan: Careful) -> tuple[Collected, Batch]:
     """Sample, score, shape, and the reference's states."""
-    drawn, draws = _filled(job, state, clock)
+    drawn, draws = _filled(job, state, clock, by_plan)
     with clock.phase("shape"):
         shaped = shape(job, state.shaping, Drawn(drawn.numbers, drawn.rollout, drawn.texts), drawn.scored)
         shaped = _punished(job, shaped, drawn.rollout)
     with clock.phase("reference"):
-        states = reference_states(job, drawn.rollout)
+        states = by_plan(partial(reference_states, job, drawn.rollout))
     collected = Collected(
         rollout=drawn.rollout,
         prompts=drawn.prompts,
@@ -57,7 +61,7 @@ def collect(job: Job, state: Progressing, clock: Clock) -> tuple[Collected, Batc
     return collected, _batch(drawn.rollout, shaped.scored, states)
 
 
-def _filled(job: Job, state: Progressing, clock: Clock) -> tuple[Sampled, Draws | None]:
+def _filled(job: Job, state: Progressing, clock: Clock, by_plan: Careful) -> tuple[Sampled, Draws | None]:
     """The step's groups. Where the algorithm replaces those without spread, until enough are left or the cap is met.
 
     The measurement after the last step is of the prompts as they come.
@@ -69,7 +73,7 @@ def _filled(job: Job, state: Progressing, clock: Clock) -> tuple[Sampled, Draws 
     drawn = 0
     while len(kept) < want and drawn < most * want:
         place = state.step * want + state.redrawn + drawn
-        fresh = _sampled(job, place, min(want - len(kept), most * want - drawn), clock)
+        fresh = _sampled(job, place, min(want - len(kept), most * want - drawn), clock, by_plan)
         drawn += len(fresh.numbers)
         if most == 1 and len(fresh.numbers) == want:
             return fresh, None
@@ -80,14 +84,17 @@ def _filled(job: Job, state: Progressing, clock: Clock) -> tuple[Sampled, Draws 
     return batch, None if most == 1 else Draws(drawn, unreplaced, mean_score([*kept, *flat]))
 
 
-def _sampled(job: Job, place: int, count: int, clock: Clock) -> Sampled:
+def _sampled(job: Job, place: int, count: int, clock: Clock, by_plan: Careful) -> Sampled:
     """At most `count` groups from a place in the stream of prompts on, to the end of a batch, in which none repeats."""
     train, G = job.config.train, job.update.algorithm.group_size
     batch, first = divmod(place, train.prompts_per_step)
     index = indices(batch, train.prompts_per_step, len(job.prompts), train.seed)[first : first + count]
     prompts, columns = job.prompts.take(index, G)
     with clock.phase("sample"):
-        rollout, completions, texts, columns = roll(job, job.loaded.policy, Asked(prompts, columns, index, G), batch)
+        asked = Asked(prompts, columns, index, G)
+        rollout, completions, texts, columns = by_plan.sampling(
+            lambda plan: roll(job, job.loaded.policy, asked, batch, plan.sampled)
+        )
     with clock.phase("score"):
         scored = score(job.rewarders, prompts, texts, columns)
     return Sampled(index, list(prompts), rollout, completions, texts, scored)
@@ -103,10 +110,13 @@ def _punished(job: Job, shaped: ShapedScores, rollout: Rollout) -> ShapedScores:
     return shaped._replace(scored=replace(shaped.scored, total=plus(shaped.scored.total, added)))
 
 
-def reference_states(job: Job, rollout: Rollout) -> ReferenceStates:
+def reference_states(job: Job, rollout: Rollout, plan: Plan) -> ReferenceStates:
     """In the passes of the update, so that both sides run in the same shapes and step 0 is exactly 0."""
-    n, size = rollout.n_prompts, job.update.groups_per_pass or rollout.n_prompts
-    parts = [job.reference.states(rollout.groups(i, min(i + size, n)), job.reference_path) for i in range(0, n, size)]
+    how = job.of_reference(plan)
+    parts = [
+        job.reference.states(rollout.groups(first, last), how.path, how.rows)
+        for first, last in spans(rollout.n_prompts, how.groups or rollout.n_prompts)
+    ]
     return _joined(parts, rollout)
 
 

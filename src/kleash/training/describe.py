@@ -8,6 +8,7 @@ from kleash.kl.penalties import NoPenalty
 from kleash.models.prompts import unended_turn
 from kleash.records import Target
 from kleash.training.evaluate import how
+from kleash.training.footprint import line
 from kleash.training.job import Job
 from kleash.training.kl_config import DEFAULT_TARGET
 
@@ -20,7 +21,7 @@ def describe(job: Job) -> list[str]:
     adapter = {None: "all weights", "fresh": "a fresh adapter", "loaded": "its own adapter"}[job.loaded.adapter]
     lines = [
         f"policy     {job.loaded.name}, {adapter}: {trained:,} of {total:,} parameters, "
-        f"{config.model.dtype} on {job.loaded.policy.device}, {update.path} forward",
+        f"{config.model.dtype} on {job.loaded.policy.device}",
         f"reference  {config.model.reference}, weights {job.reference.fingerprint['weights'][:12]}…{_follows(job)}",
         f"algorithm  {_named(update.algorithm)}: {update.algorithm.label}",
         f"leash      {config.kl.penalty.kind}: {update.penalty.label}{_weighted(job)}",
@@ -33,6 +34,7 @@ def describe(job: Job) -> list[str]:
         of = "kl_ref" if config.model.reference_update is None else "kl_origin"
         lines.insert(5, f"budget     {config.kl.ceiling} of {of}: with a reading above it the run saves and stops")
     lines += _prompts(job)
+    lines.append(line(job))
     if job.loaded.policy.critic is not None:
         where = "on the policy's own states" if job.loaded.policy.critic.body is None else "with a body of its own"
         made = "made for this run, its first values are 0" if job.loaded.critic == "fresh" else "as it was trained"
@@ -44,8 +46,8 @@ def describe(job: Job) -> list[str]:
             f"ptx        {len(job.texts.ids)} texts from {ptx.texts}, at most {ptx.max_tokens} tokens each{cut}; "
             f"{ptx.per_update} in each update, at {ptx.weight:g} × their loss per token"
         )
-    if update.path == "plain":
-        shared = "sampling and the reference share" if job.reference_path != "plain" else "sampling shares"
+    if job.plan.path == "plain":
+        shared = "sampling and the reference share" if job.of_reference(job.plan).path != "plain" else "sampling shares"
         lines.append(f"note       {shared} a prompt's states; training reads it again for every completion")
     if job.sampling.mismatch:
         lines.append(f"note       {job.sampling.mismatch}; beta will not be adapted on them")

@@ -7,11 +7,8 @@ all later steps. Prompt and noise are functions of the place in the stream, so a
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
 from kleash.rewards.score import Scored
-from kleash.tensors import Rollout
+from kleash.tensors import Rollout, merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,33 +62,11 @@ def together(parts: list[Sampled], pad_id: int) -> Sampled:
     """Parts as one, prompts padded on the left and completions on the right to the longest."""
     if len(parts) == 1:
         return parts[0]
-    rollouts = [part.rollout for part in parts]
-    P = max(rollout.prompt_ids.shape[1] for rollout in rollouts)
-    T = max(rollout.mask.shape[1] for rollout in rollouts)
-    first = [0]
-    for rollout in rollouts:
-        first.append(first[-1] + rollout.n_prompts)
-
-    def left(x: Tensor, fill: float | bool) -> Tensor:
-        return torch.nn.functional.pad(x, (P - x.shape[1], 0), value=fill)
-
-    def right(x: Tensor, fill: float | bool) -> Tensor:
-        return torch.nn.functional.pad(x, (0, T - x.shape[1]), value=fill)
-
-    rollout = Rollout(
-        prompt_ids=torch.cat([left(r.prompt_ids, float(pad_id)) for r in rollouts]),
-        prompt_mask=torch.cat([left(r.prompt_mask, False) for r in rollouts]),
-        completion_ids=torch.cat([right(r.completion_ids, float(pad_id)) for r in rollouts]),
-        mask=torch.cat([right(r.mask, False) for r in rollouts]),
-        group=torch.cat([r.group + n for r, n in zip(rollouts, first, strict=False)]),
-        sampler=torch.cat([right(r.sampler, 0.0) for r in rollouts]),
-        truncated=torch.cat([r.truncated for r in rollouts]),
-    )
     scored = [part.scored for part in parts]
     return Sampled(
         [n for part in parts for n in part.numbers],
         [p for part in parts for p in part.prompts],
-        rollout,
+        merged([part.rollout for part in parts], pad_id),
         [c for part in parts for c in part.completions],
         [t for part in parts for t in part.texts],
         Scored(

@@ -21,10 +21,13 @@ from kleash.errors import UsageError
 from kleash.kl.measure import measure
 from kleash.masked import clustered_ratio
 from kleash.models.counting import TokenCounter
+from kleash.models.plan import Plan
 from kleash.records import KLKind, Reading, Unit
 from kleash.rewards.arguments import chosen
 from kleash.rewards.score import Scored, score
 from kleash.runlog.schema import Evaluation
+from kleash.tensors import Look, Rollout
+from kleash.training.careful import Careful
 from kleash.training.checkpoint import seed_random
 from kleash.training.collect import reference_states
 from kleash.training.data import Prompts, digest
@@ -52,7 +55,7 @@ def how(job: Job) -> str:
     return f"{number} a prompt, temperature {job.sampling.temperature:g}"
 
 
-def evaluate(job: Job, step: int, counter: TokenCounter) -> Evaluation:
+def evaluate(job: Job, step: int, counter: TokenCounter, by_plan: Careful) -> Evaluation:
     """The policy after `step` updates on all held-out prompts.
 
     Raises:
@@ -64,31 +67,31 @@ def evaluate(job: Job, step: int, counter: TokenCounter) -> Evaluation:
     count = 1 if greedy else job.config.train.evaluate_samples
     assert isinstance(count, int)
     with _aside(job.config.train.seed):
-        drawn = _drawn(_asking(job, count, greedy), job.held_out, count)
+        seen = _drawn(_asking(job, greedy), job.held_out, count, by_plan)
         prompts, _ = job.held_out.take(list(range(len(job.held_out))), count)
-        scored = score(job.rewarders, prompts, drawn.texts, drawn.columns, trial=True)
+        scored = score(job.rewarders, prompts, seen.texts, seen.columns, trial=True)
     forward = sum(counter.take().values())
     counter.counts.update(before)  # of the step in progress
-    mean, error = _score(scored, drawn.group)
+    mean, error = _score(scored, seen.group)
     target = job.config.kl.target_at(step)
     return Evaluation(
         step=step,
         how=how(job),
         n_prompts=len(job.held_out),
-        n_samples=len(drawn.texts),
+        n_samples=len(seen.texts),
         prompts=digest(job.held_out)["content"],
         score=mean,
         score_error=error,
         scores={name: _mean(values) for name, values in scored.by_name.items()},
         unscored=sum(total is None for total in scored.total),
         target=None if target is None else str(target),
-        kl_ref=drawn.reading("kl_ref", "nats/sequence"),
-        kl_ref_token=drawn.reading("kl_ref", "nats/token"),
-        kl_origin=drawn.reading("kl_origin", "nats/sequence"),
-        kl_origin_token=drawn.reading("kl_origin", "nats/token"),
+        kl_ref=seen.reading("kl_ref", "nats/sequence"),
+        kl_ref_token=seen.reading("kl_ref", "nats/token"),
+        kl_origin=seen.reading("kl_origin", "nats/sequence"),
+        kl_origin_token=seen.reading("kl_origin", "nats/token"),
         greedy=greedy,
-        length=float(drawn.mask.sum(1).double().mean()),
-        truncated=float(drawn.truncated.double().mean()),
+        length=float(seen.mask.sum(1).double().mean()),
+        truncated=float(seen.truncated.double().mean()),
         seconds=round(time.perf_counter() - began, 4),
         tokens_forward=forward,
     )
@@ -131,27 +134,27 @@ class _Drawn:
         )
 
 
-def _asking(job: Job, count: int, greedy: bool) -> Job:
-    """The same job with the held-out way of sampling, and passes of about as many rows as training's."""
-    size, group = job.update.groups_per_pass, job.update.algorithm.group_size
-    groups = None if size is None else max(1, size * group // count)
-    sampling = replace(job.sampling, top_k=1, top_p=1.0) if greedy else job.sampling
-    return replace(job, sampling=sampling, update=replace(job.update, groups_per_pass=groups))
+def _asking(job: Job, greedy: bool) -> Job:
+    """The same job with the held-out way of sampling."""
+    return replace(job, sampling=replace(job.sampling, top_k=1, top_p=1.0)) if greedy else job
 
 
-def _drawn(job: Job, held_out: Prompts, count: int) -> _Drawn:
-    """As many rows at a time as a training step has."""
+def _drawn(job: Job, held_out: Prompts, count: int, by_plan: Careful) -> _Drawn:
+    """As many rows at a time as a training step has, in passes of about as many rows as training's."""
     loaded, T = job.loaded, job.sampling.max_new_tokens
     texts: list[str] = []
     together: dict[str, list[Any]] = {}
     parts: list[tuple[Tensor, ...]] = []
-    rows = job.config.train.prompts_per_step * job.update.algorithm.group_size
+    G = job.update.algorithm.group_size
+    rows = job.config.train.prompts_per_step * G
     for first, last in spans(len(held_out), max(1, rows // count)):
         numbers = list(range(first, last))
-        asked, columns = held_out.take(numbers, count)
-        rolled = roll(job, loaded.policy, Asked(asked, columns, numbers, count), KEY)
+        asked = Asked(*held_out.take(numbers, count), numbers, count)
+        rolled = by_plan.sampling(
+            lambda plan, a=asked: roll(job, loaded.policy, a, KEY, plan.for_groups_of(count, G).sampled)
+        )
         rollout = rolled.rollout
-        look = observe(loaded.policy, rollout, reference_states(job, rollout), job.update)
+        look = by_plan(lambda plan, r=rollout: _seen(job, r, plan.for_groups_of(count, G)))
         assert look.kl is not None
         room = (0, T - rollout.mask.shape[1])
         kls = (look.kl,) if look.kl_origin is None else (look.kl, look.kl_origin)
@@ -164,6 +167,11 @@ def _drawn(job: Job, held_out: Prompts, count: int) -> _Drawn:
     kinds: tuple[KLKind, ...] = ("kl_ref", "kl_origin")
     kl: dict[KLKind, Tensor] = dict(zip(kinds, kls, strict=False))
     return _Drawn(texts, together, kl, mask, group, truncated, job.sampling.mismatch)
+
+
+def _seen(job: Job, rollout: Rollout, plan: Plan) -> Look:
+    states = reference_states(job, rollout, plan)
+    return observe(job.loaded.policy, rollout, states, job.update, plan)
 
 
 def _score(scored: Scored, group: Int[Tensor, " B"]) -> tuple[float | None, float | None]:

@@ -1,7 +1,7 @@
 """The records of a run in progress: its fixed parts, what moves from step to step, and where it tells of itself."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import torch
 from kleash.algorithms import StepPrice
 from kleash.models.frozen import Reference
 from kleash.models.load import Loaded
-from kleash.models.paths import PathName
+from kleash.models.plan import Plan, Work
 from kleash.models.prompts import encode
 from kleash.models.sampling import Sampling
 from kleash.records import Controller, ControllerState, Step
@@ -30,7 +30,10 @@ from kleash.training.texts import Texts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A run's parts, assembled and checked; nothing in it changes but weights and optimizer state."""
+    """A run's parts, assembled and checked; nothing in it changes but weights and optimizer state.
+
+    `plan` is the one to begin with, made for `work`, a step at its largest.
+    """
 
     config: Config
     run_dir: Path
@@ -43,6 +46,8 @@ class Job:
     controller: Controller
     optimizer: torch.optim.Optimizer
     learning_rate: float
+    work: Work
+    plan: Plan
     held_out: Prompts | None = None
     rollout: Callable[..., Any] | None = None
     classes: torch.Tensor | None = None
@@ -53,14 +58,14 @@ class Job:
         """Of one step, none of them ended early."""
         return self.update.algorithm.epochs * self.update.algorithm.minibatches
 
-    @property
-    def reference_path(self) -> PathName:
+    def of_reference(self, plan: Plan) -> Plan:
         """The update's own, so that step 0 is exactly 0; but where training cannot share prompts, the reference may.
 
         Two paths differ by rounding: nothing to a leash in fp32, and too much in bf16.
         """
-        shares = self.update.path == "plain" and self.loaded.policy.compute is None
-        return self.loaded.reading[0] if shares else self.update.path
+        alone = plan.path == "plain" and plan.rows is None
+        shares = alone and self.loaded.paths == ("plain",) and self.loaded.policy.compute is None
+        return replace(plan, path=self.loaded.reading[0]) if shares else plan
 
     @property
     def checkpoints(self) -> Path:
@@ -73,27 +78,32 @@ class Job:
 
     def encode(self, prompts: list[Any]) -> list[list[int]]:
         """Token ids of prompts, as this model's tokenizer and template have them; see `models.prompts.encode`."""
-        return encode(
-            prompts,
-            self.loaded.tokenizer,
-            context=self.loaded.context,
-            max_new_tokens=self.sampling.max_new_tokens,
-            chat=self.config.data.asked,
-            rows=self.loaded.policy.rows,
-        )
+        return encoded(prompts, self.config, self.loaded)
+
+
+def encoded(prompts: list[Any], config: Config, loaded: Loaded) -> list[list[int]]:
+    return encode(
+        prompts,
+        loaded.tokenizer,
+        context=loaded.context,
+        max_new_tokens=config.train.max_new_tokens,
+        chat=config.data.asked,
+        rows=loaded.policy.rows,
+    )
 
 
 @dataclass(slots=True)
 class Progressing:
     """What moves from step to step: the next step's number, beta's state, the records so far, the best checkpoint.
 
-    `unmoved`: no update of `step` has begun, so its weights are whole. `saved`: the step of the last checkpoint tried.
-    `step_price`: of a step-size penalty; None before its first step, and without one. `redrawn`: prompts drawn so far
-    beyond one batch a step.
+    `plan`: how a step goes through the model. `unmoved`: no update of `step` has begun, so its weights are whole.
+    `saved`: the step of the last checkpoint tried. `step_price`: of a step-size penalty; None before its first step,
+    and without one. `redrawn`: prompts drawn so far beyond one batch a step.
     """
 
     step: int
     controller: ControllerState
+    plan: Plan
     unmoved: bool = True
     saved: int = 0
     history: list[Step] = field(default_factory=list)

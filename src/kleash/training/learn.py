@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -13,11 +14,12 @@ from torch.optim import Optimizer
 from kleash.algorithms import CreditsSteps, LimitsSteps, Totals
 from kleash.kl.estimators import k3
 from kleash.kl.measure import measure
+from kleash.models.plan import Plan
 from kleash.models.policy import Policy
 from kleash.records import Reading
 from kleash.rl.value_losses import explained_variance
 from kleash.tensors import Batch, Look, Rollout
-from kleash.training.passes import Passed, Update, differentiate, joined, observe, spans
+from kleash.training.passes import ByPlan, Passed, Update, differentiate, joined, observe, spans
 from kleash.training.ptx import with_texts
 
 
@@ -53,7 +55,14 @@ class Skipped(NamedTuple):
 
 
 def learn(
-    policy: Policy, optimizer: Optimizer, batch: Batch, update: Update, *, beta: float, texts: Sequence[Rollout] = ()
+    policy: Policy,
+    optimizer: Optimizer,
+    batch: Batch,
+    update: Update,
+    by_plan: ByPlan,
+    *,
+    beta: float,
+    texts: Sequence[Rollout] = (),
 ) -> Learned:
     """epochs × minibatches updates of the policy on one batch, each with `texts` of its own where there are any.
 
@@ -63,7 +72,7 @@ def learn(
     finite is not made, and is told of.
     """
     algorithm, n = update.algorithm, batch.rollout.n_prompts
-    look, batch = _credited(policy, batch, update, beta)
+    look, batch = _credited(policy, batch, update, by_plan, beta)
     score_std = float(batch.score[batch.scored].std(correction=0)) if batch.scored.any() else 0.0
 
     taken: list[Passed] = []
@@ -73,14 +82,10 @@ def learn(
     for number, (first, last) in enumerate(spans(n, -(-n // algorithm.minibatches)) * algorithm.epochs):
         minibatch = batch.groups(first, last)
         totals = Totals(int(minibatch.scored.sum()), int(minibatch.mask.sum()), update.length, score_std)
-        optimizer.zero_grad(set_to_none=True)
-        done = differentiate(policy, minibatch, update, totals, beta)
-        if minibatch.old is not None:
-            kl_old = step_size(minibatch.old, done.look.logprobs, minibatch.rollout)
-        if kl_old is not None and isinstance(algorithm, LimitsSteps) and algorithm.is_beyond(kl_old):
+        text = texts[number] if texts else None
+        done, kl_old, beyond = by_plan(partial(_gradients, policy, optimizer, minibatch, update, totals, beta, text))
+        if beyond:
             break
-        if texts:
-            done = with_texts(policy, texts[number], update, done)
         norm = float(torch.nn.utils.clip_grad_norm_(policy.trainable(), update.max_grad_norm))
         if not (math.isfinite(norm) and math.isfinite(done.loss)):
             skipped.append(Skipped(first, last, done.loss, norm))
@@ -107,13 +112,34 @@ def learn(
     )
 
 
-def _credited(policy: Policy, batch: Batch, update: Update, beta: float) -> tuple[Look | None, Batch]:
+def _gradients(
+    policy: Policy,
+    optimizer: Optimizer,
+    minibatch: Batch,
+    update: Update,
+    totals: Totals,
+    beta: float,
+    text: Rollout | None,
+    plan: Plan,
+) -> tuple[Passed, Reading | None, bool]:
+    """A minibatch's gradients and nothing else in `.grad`; kl_old, and whether it is beyond the algorithm's limit."""
+    optimizer.zero_grad(set_to_none=True)
+    done = differentiate(policy, minibatch, update, plan, totals, beta)
+    old, algorithm = minibatch.old, update.algorithm
+    kl_old = None if old is None else step_size(old, done.look.logprobs, minibatch.rollout)
+    beyond = kl_old is not None and isinstance(algorithm, LimitsSteps) and algorithm.is_beyond(kl_old)
+    if text is not None and not beyond:
+        done = with_texts(policy, text, update, plan, done)
+    return done, kl_old, beyond
+
+
+def _credited(policy: Policy, batch: Batch, update: Update, by_plan: ByPlan, beta: float) -> tuple[Look | None, Batch]:
     """The look before the first update where one is needed, and the batch with what it gives: old and credit."""
     algorithm = update.algorithm
     several = algorithm.epochs * algorithm.minibatches > 1
     if not several and not isinstance(algorithm, CreditsSteps):
         return None, batch
-    look = observe(policy, batch.rollout, batch.reference, update)
+    look = by_plan(partial(observe, policy, batch.rollout, batch.reference, update))
     if isinstance(algorithm, CreditsSteps):
         batch = replace(batch, credit=algorithm.credit(look, batch, update.penalty, beta))
     if batch.reference is not None:  # measured now; the updates need not measure it again

@@ -27,6 +27,7 @@ def remembered(job: Job, state: Progressing) -> tuple[dict[str, Any], dict[str, 
         "redrawn": state.redrawn,
         "step_price": None if state.step_price is None else asdict(state.step_price),
         "reference": kept(job.reference, state.moves),
+        "plan": {"plan": asdict(state.plan), "work": asdict(job.work)},
         "recovery": {"learning_rate": job.learning_rate, "state": asdict(state.recovery)},
     }
     tensors: dict[str, dict[str, torch.Tensor]] = {}

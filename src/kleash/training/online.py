@@ -22,6 +22,7 @@ from kleash.training import checkpoint, shelf
 from kleash.training.bad import keep_bad
 from kleash.training.best import merit
 from kleash.training.budget import exceeded
+from kleash.training.careful import Careful
 from kleash.training.collect import Clock, collect
 from kleash.training.evaluate import due, evaluate
 from kleash.training.gauges import Collected, controller_figures, gauge, update_figures
@@ -124,7 +125,8 @@ def _end_badly(job: Job, state: Progressing, sinks: Sinks, error: BaseException)
 
 def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> None:
     clock, settings, began = Clock(counter), job.config, time.perf_counter()
-    collected, batch = collect(job, state, clock)
+    by_plan = Careful(job, state, sinks)
+    collected, batch = collect(job, state, clock, by_plan)
     beta = state.controller.beta
     rate = _warm(job.learning_rate * state.recovery.rate_factor, state.step, job)
     for group in job.optimizer.param_groups:
@@ -132,12 +134,12 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
     update = priced(job.update, state.step_price)
     texts = job.texts.of_step(state.step, job.updates) if job.texts else ()
     with clock.phase("update"):
-        learned = learn(job.loaded.policy, job.optimizer, batch, update, beta=beta, texts=texts)
+        learned = learn(job.loaded.policy, job.optimizer, batch, update, by_plan, beta=beta, texts=texts)
     kl_old = learned.kl_old
     if kl_old is None and state.step % STEP_SIZE_EVERY == 0:
         with clock.phase("step_size"):
             first = batch.rollout.groups(0, min(batch.rollout.n_prompts, STEP_SIZE_PROMPTS))
-            moved = observe(job.loaded.policy, first, None, job.update).logprobs
+            moved = by_plan(partial(observe, job.loaded.policy, first, None, update)).logprobs
             kl_old = step_size(learned.look.logprobs[: moved.shape[0], : moved.shape[1]], moved, first)
 
     target = settings.kl.target_at(state.step)
@@ -184,7 +186,7 @@ def _evaluate(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter)
     """Where one is due and not there yet: before the checkpoint of the same step, which is chosen by it."""
     if not due(job, state.step) or any(done.step == state.step for done in state.evaluations):
         return
-    done = evaluate(job, state.step, counter)
+    done = evaluate(job, state.step, counter, Careful(job, state, sinks))
     state.evaluations.append(done)
     sinks.events.write(done)
     sinks.say(evaluation_line(done))
@@ -212,10 +214,10 @@ def _era(job: Job, state: Progressing) -> list[Step]:
 
 def _measure_only(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> None:
     """The finished policy's own figures, on the prompts that the next step would have taken."""
-    clock = Clock(counter)
-    collected, batch = collect(job, state, clock)
+    clock, by_plan = Clock(counter), Careful(job, state, sinks)
+    collected, batch = collect(job, state, clock, by_plan)
     with clock.phase("update"):
-        look = observe(job.loaded.policy, batch.rollout, batch.reference, job.update)
+        look = by_plan(partial(observe, job.loaded.policy, batch.rollout, batch.reference, job.update))
     target = job.config.kl.target_at(state.step)
     record = gauge(state.step, state.controller.beta, target, collected, look, _era(job, state))
     record = replace(record, budget=job.config.kl.budget, tokens_forward=counter.take())

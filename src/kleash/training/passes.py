@@ -5,8 +5,9 @@ Nothing here zeroes a gradient or moves a weight.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -15,9 +16,11 @@ from torch import Tensor
 from kleash.algorithms import Algorithm, Totals, ValueFigures
 from kleash.kl.divergence_penalties import order_of
 from kleash.kl.penalties import Penalty
-from kleash.models.paths import PathName
+from kleash.models.plan import Plan
 from kleash.models.policy import Policy
 from kleash.tensors import Batch, Look, ReferenceStates, Rollout
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +28,6 @@ class Update:
     """How weights move. `length` is C, the constant by which token sums are divided (max_new_tokens).
 
     `token_weight`: what the KL at a sampled token is multiplied by in the penalty, by its id; None: 1.
-    `path` is the way through the model, one of those it passed at load.
     """
 
     algorithm: Algorithm
@@ -33,9 +35,14 @@ class Update:
     length: int
     temperature: float = 1.0
     max_grad_norm: float = math.inf
-    groups_per_pass: int | None = None
-    path: PathName = "packed"
     token_weight: Float[Tensor, " V"] | None = None
+
+
+@runtime_checkable
+class ByPlan(Protocol):
+    """Does a piece of work by the plan in force, and again by a smaller one where memory runs out."""
+
+    def __call__(self, work: Callable[[Plan], Found]) -> Found: ...
 
 
 class Passed(NamedTuple):
@@ -50,24 +57,24 @@ class Passed(NamedTuple):
 
 
 @torch.no_grad()
-def observe(policy: Policy, rollout: Rollout, reference: ReferenceStates | None, update: Update) -> Look:
-    """A look without gradients, in the same passes and by the same path as the update's own."""
+def observe(policy: Policy, rollout: Rollout, reference: ReferenceStates | None, update: Update, plan: Plan) -> Look:
+    """A look without gradients, in the same passes and by the same path as an update's own."""
     looks = []
-    for first, last in spans(rollout.n_prompts, update.groups_per_pass or rollout.n_prompts):
+    for first, last in spans(rollout.n_prompts, plan.groups or rollout.n_prompts):
         part = rollout.groups(first, last)
         states = None if reference is None else reference.rows(rollout.rows(first, last), part.mask.shape[1])
-        looks.append(_seen(policy, part, states, update))
+        looks.append(_seen(policy, part, states, update, plan))
     return joined(looks, rollout)
 
 
-def differentiate(policy: Policy, batch: Batch, update: Update, totals: Totals, beta: float) -> Passed:
+def differentiate(policy: Policy, batch: Batch, update: Update, plan: Plan, totals: Totals, beta: float) -> Passed:
     """Adds one minibatch's gradients to `.grad`, pass by pass; `totals` are the minibatch's, so that passes add up."""
     looks: list[Look] = []
     values: list[ValueFigures] = []
     loss, clipped, truncations = 0.0, 0, 0
-    for first, last in spans(batch.rollout.n_prompts, update.groups_per_pass or batch.rollout.n_prompts):
+    for first, last in spans(batch.rollout.n_prompts, plan.groups or batch.rollout.n_prompts):
         part = batch.groups(first, last)
-        look = _seen(policy, part.rollout, part.reference, update)
+        look = _seen(policy, part.rollout, part.reference, update, plan)
         looks.append(_detached(look))
         if not part.mask.any():
             continue
@@ -80,12 +87,13 @@ def differentiate(policy: Policy, batch: Batch, update: Update, totals: Totals, 
     return Passed(joined(looks, batch.rollout), loss, clipped, truncations, fit)
 
 
-def _seen(policy: Policy, rollout: Rollout, reference: ReferenceStates | None, update: Update) -> Look:
+def _seen(policy: Policy, rollout: Rollout, reference: ReferenceStates | None, update: Update, plan: Plan) -> Look:
     look = policy(
         rollout,
         reference=reference,
         temperature=update.temperature,
-        path=update.path,
+        path=plan.path,
+        rows=plan.rows,
         order=order_of(update.penalty),
     )
     if update.token_weight is None:

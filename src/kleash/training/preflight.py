@@ -61,7 +61,6 @@ def preflight(job: Job) -> Preflight:
         RunError: policy and reference differ although they are the same weights, the reward fails on the trial
             samples, or the disk has no room for the checkpoints.
     """
-    lengths = [len(ids) for ids in job.encode(job.prompts.prompts)]
     check_held_out(job)
     checkpoint_gb, free_gb = _room(job)
     rollout, scored = _trial(job)
@@ -79,7 +78,7 @@ def preflight(job: Job) -> Preflight:
         bf16_floor=_bf16_floor(job, rollout),
         sampler=float((rollout.sampler - look.logprobs).abs()[rollout.mask].max()),
         scored=any(value is not None for value in scored.total),
-        longest_prompt=max(lengths),
+        longest_prompt=job.work.prompt,
         checkpoint_gb=checkpoint_gb,
         free_gb=free_gb,
     )
@@ -98,14 +97,15 @@ def _trial(job: Job) -> tuple[Rollout, Scored]:
 
 @torch.no_grad()
 def _look(job: Job, rollout: Rollout) -> Look:
-    states = job.reference.states(rollout, job.update.path)
-    return job.loaded.policy(rollout, reference=states, temperature=job.update.temperature, path=job.update.path)
+    path, rows = job.plan.path, job.plan.rows
+    states = job.reference.states(rollout, path, rows)
+    return job.loaded.policy(rollout, reference=states, temperature=job.update.temperature, path=path, rows=rows)
 
 
 @torch.no_grad()
 def _noise_floor(job: Job, rollout: Rollout) -> float | None:
     """KL between two ways through the same weights: what batch shape and padding alone can do."""
-    others: list[PathName] = [path for path in job.loaded.reading if path != job.update.path]
+    others: list[PathName] = [path for path in job.loaded.reading if path != job.plan.path]
     if not others:
         return None
     return _kl_between(job.loaded.policy, rollout, job, other_path=others[-1])
@@ -117,14 +117,14 @@ def _bf16_floor(job: Job, rollout: Rollout) -> float | None:
     if policy.compute is None:
         return None
     full = Policy(policy.model, policy.recipe, compute=None)
-    return _kl_between(full, rollout, job, other_path=job.update.path)
+    return _kl_between(full, rollout, job, other_path=job.plan.path)
 
 
 def _kl_between(other: Policy, rollout: Rollout, job: Job, *, other_path: PathName) -> float:
     """Mean KL per token between the policy and other arithmetic over its weights."""
     hidden = other.hidden(rollout, other_path).to(job.loaded.policy.head().weight.dtype)
     states = ReferenceStates(hidden, other.head())
-    look = job.loaded.policy(rollout, reference=states, temperature=job.update.temperature, path=job.update.path)
+    look = job.loaded.policy(rollout, reference=states, temperature=job.update.temperature, path=job.plan.path)
     return float(masked_mean(look.kl, rollout.mask))
 
 

@@ -3,23 +3,24 @@
 import torch
 
 from kleash.algorithms import MixesTexts
+from kleash.models.plan import Plan
 from kleash.models.policy import Policy
 from kleash.tensors import Rollout
 from kleash.training.passes import Passed, Update, spans
 
 
-def with_texts(policy: Policy, texts: Rollout, update: Update, done: Passed) -> Passed:
+def with_texts(policy: Policy, texts: Rollout, update: Update, plan: Plan, done: Passed) -> Passed:
     """Adds weight · ∇(mean −log π per token) to `.grad`, pass by pass, and both losses to what the passes saw.
 
-    At temperature 1 and by the update's own path. The head is the fused one: no logits of text × vocabulary.
+    At temperature 1 and by the plan's path. The head is the fused one: no logits of text × vocabulary.
     """
     assert isinstance(update.algorithm, MixesTexts)
     assert update.algorithm.ptx is not None
     ptx, device = update.algorithm.ptx, policy.device
     total, tokens = 0.0, int(texts.mask.sum())
-    for first, last in spans(texts.n_prompts, update.groups_per_pass or texts.n_prompts):
+    for first, last in spans(texts.n_prompts, plan.groups or texts.n_prompts):
         part = _on(texts.groups(first, last), device)
-        loss = ptx.loss(policy(part, path=update.path).logprobs, part.mask, tokens=tokens)
+        loss = ptx.loss(policy(part, path=plan.path, rows=plan.rows).logprobs, part.mask, tokens=tokens)
         (ptx.weight * loss).backward()
         total += float(loss.detach())
     return done._replace(loss=done.loss + ptx.weight * total, ptx_loss=total)

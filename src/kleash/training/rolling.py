@@ -15,8 +15,9 @@ from kleash.models.turns import Episode, Key, Turns
 from kleash.records import Prompt
 from kleash.rewards.arguments import chosen, name_of
 from kleash.rewards.where import where
-from kleash.tensors import Rollout
+from kleash.tensors import Rollout, merged
 from kleash.training.job import Job
+from kleash.training.passes import spans
 
 #: What an episode may say; every other key is a column for the rewards.
 KEYS = ("ids", "mask", "text")
@@ -40,8 +41,10 @@ class Rolled(NamedTuple):
     columns: dict[str, list[Any]]
 
 
-def roll(job: Job, policy: Policy, asked: Asked, step: int) -> Rolled:
+def roll(job: Job, policy: Policy, asked: Asked, step: int, sampled: int | None = None) -> Rolled:
     """Samples of `policy` with the job's sampling and ends; `step` is part of the noise's key.
+
+    sampled: prompts at a time, where no loop of the user's decides that; a token's noise is its own however it is cut.
 
     Raises:
         RunError: the user's loop raised, or what it returned is no list of episodes (the message names the episode).
@@ -50,9 +53,20 @@ def roll(job: Job, policy: Policy, asked: Asked, step: int) -> Rolled:
     loaded, seed, G = job.loaded, job.config.train.seed, asked.group_size
     prompts = job.encode(asked.prompts[::G])
     if job.rollout is None:
-        rollout = sample(
-            policy, prompts, job.sampling, loaded.ends, group_size=G, seed=seed, step=step, prompt_index=asked.numbers
-        )
+        parts = [
+            sample(
+                policy,
+                prompts[first:last],
+                job.sampling,
+                loaded.ends,
+                group_size=G,
+                seed=seed,
+                step=step,
+                prompt_index=asked.numbers[first:last],
+            )
+            for first, last in spans(len(prompts), sampled or len(prompts))
+        ]
+        rollout = merged(parts, loaded.ends.pad_id)
         completions = decode(rollout, loaded.tokenizer)
         return Rolled(rollout, completions, completions, asked.columns)
     generate = Turns(policy, prompts, job.sampling, loaded.ends, group_size=G, key=Key(seed, step, asked.numbers))

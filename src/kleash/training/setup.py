@@ -10,7 +10,6 @@ from torch import Tensor
 
 from kleash.errors import UsageError
 from kleash.models.load import Loaded, load, pick_device
-from kleash.models.paths import PathName
 from kleash.models.reference import build_reference
 from kleash.models.sampling import Sampling
 from kleash.models.token_classes import token_classes
@@ -19,6 +18,7 @@ from kleash.training.config import Config, with_critic
 from kleash.training.data import Prompts, indices
 from kleash.training.job import Job
 from kleash.training.passes import Update
+from kleash.training.planning import largest, planned
 from kleash.training.texts import load_texts
 from kleash.training.train_config import TrainSpec
 
@@ -45,6 +45,7 @@ def build_job(
     rewarders = load_rewards(rewards, device=str(pick_device(config.model.device)))
     loaded = load(config.model, seed=train.seed)
     reference = build_reference(config.model, loaded, temperature=train.temperature)
+    work = largest(config, loaded, prompts.prompts)
     rate = train.learning_rate or (FULL_RATE if loaded.adapter is None else ADAPTER_RATE)
     optimizer = torch.optim.AdamW(
         loaded.policy.trainable(), lr=rate, betas=train.adam_betas, weight_decay=train.weight_decay, fused=True
@@ -64,6 +65,8 @@ def build_job(
         controller=controller,
         optimizer=optimizer,
         learning_rate=rate,
+        work=work,
+        plan=planned(loaded, reference, work),
         held_out=held_out,
         classes=classes,
         rollout=_own_rollout(config.data.rollout),
@@ -89,8 +92,6 @@ def _update(config: Config, loaded: Loaded, classes: Int[Tensor, " V"]) -> Updat
         length=config.train.max_new_tokens,
         temperature=config.train.temperature,
         max_grad_norm=config.train.max_grad_norm,
-        groups_per_pass=config.train.groups_per_pass,
-        path=_path(loaded),
         token_weight=None if config.kl.weights is None else config.kl.weights.table(classes),
     )
 
@@ -103,8 +104,3 @@ def _own_rollout(use: str | None) -> Callable[..., Any] | None:
     if not callable(found):
         raise UsageError(f"data.rollout {use!r} is a {type(found).__name__}, not a function")
     return found
-
-
-def _path(loaded: Loaded) -> PathName:
-    """Packed where the model passed it, else cached; plain always can."""
-    return next(path for path in ("packed", "cached", "plain") if path in loaded.paths)

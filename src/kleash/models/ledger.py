@@ -1,0 +1,82 @@
+"""Where each byte goes: what a run holds, and what it is going to need. Weights are counted, the rest is estimated."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from kleash.kl.fused import CPU_CHUNK_BYTES, DEVICE_CHUNK_BYTES
+from kleash.models.plan import Plan, Size, Work, activations, decoding
+from kleash.models.policy import Policy
+
+#: held: there once the models are loaded. run: from the first update on. update, sampling: while it lasts.
+When = Literal["held", "run", "update", "sampling"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    what: str
+    size: int
+    when: When
+
+
+def entries(policy: Policy, reference: Policy, size: Size, work: Work) -> list[Entry]:
+    """All that does not depend on how much goes through at a time."""
+    own = list(policy.parameters()) + list(policy.buffers())
+    trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    moved = held(trained)
+    other = held([*own, *reference.parameters(), *reference.buffers()]) - held(own)
+    frozen = held(own) - moved
+    found = [
+        Entry("weights that are trained", moved, "held"),
+        Entry("weights that are not", frozen, "held"),
+        Entry("reference's own weights", other, "held"),
+        Entry("gradients", moved, "run"),
+        Entry("optimizer state", sum(2 * p.numel() * p.element_size() + 4 for p in trained), "run"),
+        Entry("weights in the compute dtype", _cast(policy), "update"),
+        Entry("reference's hidden states", work.rows * work.length * size.hidden * size.element, "update"),
+        Entry("head, fused", _head(policy, size, work), "update"),
+    ]
+    return [entry for entry in found if entry.size]
+
+
+def planned(size: Size, work: Work, plan: Plan) -> list[Entry]:
+    """What a plan decides."""
+    return [
+        Entry("activations", activations(size, work, plan), "update"),
+        Entry("keys and values of the sampler", decoding(size, work, plan.sampled), "sampling"),
+    ]
+
+
+def held(tensors: Iterable[Tensor]) -> int:
+    """Bytes behind these tensors, each storage once: a tied weight is one, so is one shared by two models."""
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def to_come(found: Iterable[Entry]) -> int:
+    """Bytes of these that are not there once the models are loaded, at an update's peak."""
+    return sum(entry.size for entry in found if entry.when in ("run", "update"))
+
+
+def peak(found: Iterable[Entry]) -> int:
+    """Bytes of all that is there together: in an update or while sampling, whichever is more."""
+    kept = {when: sum(e.size for e in found if e.when == when) for when in ("held", "run", "update", "sampling")}
+    return kept["held"] + kept["run"] + max(kept["update"], kept["sampling"])
+
+
+def _cast(policy: Policy) -> int:
+    """Autocast's copies of the body's matrices, which a pass keeps for its gradient."""
+    compute, embedding = policy.compute, policy.causal.get_input_embeddings().weight
+    if compute is None:
+        return 0
+    body = (p for p in policy.body.parameters() if p.ndim > 1 and p is not embedding and p.dtype != compute)
+    return sum(p.numel() for p in body) * compute.itemsize
+
+
+def _head(policy: Policy, size: Size, work: Work) -> int:
+    """Three tiles of logits, the hidden states that meet them with their gradient, and the gradient of the weight."""
+    chunk = CPU_CHUNK_BYTES if policy.device.type == "cpu" else DEVICE_CHUNK_BYTES
+    tokens, weight = work.groups * work.group_size * work.length, policy.head().weight
+    tiles = 3 * min(chunk, 4 * tokens * size.vocab)
+    return tiles + 3 * tokens * size.hidden * 4 + (held([weight]) if weight.requires_grad else 0)

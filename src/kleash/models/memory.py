@@ -1,0 +1,91 @@
+"""What memory there is, what a model takes of it, and how running out of it looks."""
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kleash.errors import KleashError
+from kleash.models.plan import Size
+from kleash.models.policy import Policy
+
+#: What running out of memory says, where it is no class of its own.
+_SAYINGS = ("DefaultCPUAllocator", "not enough memory", "out of memory", "ALLOC_FAILED")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def size_of(policy: Policy) -> Size:
+    """The policy's widths, from its config and its weights."""
+    config: Any = policy.config.get_text_config()
+    hidden = config.hidden_size
+    heads = _most(config, "num_attention_heads") or 1  # a recurrent model has none: as wide as its state
+    width = _most(config, "head_dim") or hidden // heads
+    embedding = policy.causal.get_input_embeddings().weight
+    matrices = {id(p): p.numel() for p in policy.body.parameters() if p.ndim > 1 and p is not embedding}
+    dtype = policy.compute or policy.causal.dtype
+    return Size(
+        layers=config.num_hidden_layers,
+        hidden=hidden,
+        attention=heads * width,
+        keys=(_most(config, "num_key_value_heads") or heads) * width,
+        intermediate=_most(config, "intermediate_size") or 4 * hidden,
+        vocab=policy.recipe.vocab,
+        weights=sum(matrices.values()),
+        element=dtype.itemsize,
+        bodies=2 if policy.critic is not None and policy.critic.body is not None else 1,
+        recomputed=any(getattr(module, "gradient_checkpointing", False) for module in policy.body.modules()),
+    )
+
+
+def _most(config: Any, name: str) -> int | None:
+    """A size that may differ from layer to layer: the largest; None where the config has none."""
+    value = getattr(config, name, None)
+    return max(value) if isinstance(value, list | tuple) and value else value
+
+
+def free_bytes(device: torch.device, *, proc: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int | None:
+    """Memory that is there for the taking on this device; None where it cannot be asked for."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+    known = [size for size in (_available(proc), _below_limit(cgroup)) if size is not None]
+    return min(known, default=None)
+
+
+def _available(meminfo: Path) -> int | None:
+    try:
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def _below_limit(cgroup: Path) -> int | None:
+    """What a container's limit leaves. The page cache counts as used and is given back when it is needed."""
+    try:
+        limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        cache = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        return int(limit) - int(used) + int(cache["inactive_file"])  # "max" is no number: no limit
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, of a device or of the machine."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    if isinstance(error, KleashError):  # what it tells of may have been one, and has been dealt with
+        return False
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _SAYINGS)
+
+
+def release() -> None:
+    """Gives back what an abandoned pass held."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if torch.backends.mps.is_available():
+        torch.mps.empty_cache()

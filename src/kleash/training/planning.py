@@ -1,0 +1,44 @@
+"""The plan of a run: made once from a step at its largest and the memory that is there, kept over resumes."""
+
+from typing import Any
+
+from kleash.models.ledger import entries, to_come
+from kleash.models.load import Loaded
+from kleash.models.memory import free_bytes, size_of
+from kleash.models.plan import Plan, Work, choose
+from kleash.models.reference import Reference
+from kleash.training.config import Config
+from kleash.training.job import Job, encoded
+
+
+def largest(config: Config, loaded: Loaded, prompts: list[Any]) -> Work:
+    """A step with the longest prompts and no completion that ends early.
+
+    Raises:
+        UsageError: a prompt is empty or too long for the context.
+    """
+    n, algorithm = config.train.prompts_per_step, config.algorithm
+    return Work(
+        prompts=n,
+        groups=-(-n // algorithm.minibatches),
+        group_size=algorithm.group_size,
+        prompt=max(map(len, encoded(prompts, config, loaded))),
+        length=config.train.max_new_tokens,
+        asked=config.train.groups_per_pass,
+    )
+
+
+def planned(loaded: Loaded, reference: Reference, work: Work) -> Plan:
+    """The plan for this memory, models being loaded and nothing else yet."""
+    policy, size = loaded.policy, size_of(loaded.policy)
+    free = free_bytes(policy.device)
+    if free is not None:
+        free -= to_come(entries(policy, reference.policy, size, work))
+    return choose(size, work, loaded.paths, free)
+
+
+def earlier(saved: dict[str, Any] | None, job: Job) -> Plan:
+    """The plan that a run went by, if it was made for the same work; its numbers are then the same bit for bit."""
+    if saved is None or Work(**saved["work"]) != job.work or saved["plan"]["path"] not in job.loaded.paths:
+        return job.plan
+    return Plan(**saved["plan"])
