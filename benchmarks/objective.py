@@ -51,9 +51,9 @@ def compare(work: Work, trainer: Any, out: Path) -> Agreement:
     rows = torch.arange(N * G)[:, None]
     rollout = replace(rollout, mask=rollout.mask & (torch.arange(T) < T - rows))  # else the lengths are all one
     score = torch.randn(N * G, generator=torch.Generator().manual_seed(SEED))
-    batch = Batch(rollout, score, torch.ones(N * G, dtype=torch.bool), reference_states(job, rollout))
+    batch = Batch(rollout, score, torch.ones(N * G, dtype=torch.bool), reference_states(job, rollout, job.plan))
     totals = Totals(N * G, int(rollout.mask.sum()), T, float(score.std(correction=0)))
-    ours = differentiate(policy, batch, job.update, totals, BETA * G / (G - 1)).loss
+    ours = differentiate(policy, batch, job.update, job.plan, totals, BETA * G / (G - 1)).loss
     theirs = _trl(trainer, rollout, score)
     pairs = [(p.grad, q.grad) for p, q in _pairs(policy.model, trainer.model)]
     squares = torch.tensor([[float(p.square().sum()), float(q.square().sum()), float((p - q).square().sum())]

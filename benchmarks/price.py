@@ -60,12 +60,12 @@ def step(job: Any, number: int, beta: float | None) -> dict[str, float]:
         group_size=G, seed=SEED, step=number, prompt_index=index,
     )  # fmt: skip
     marks.append(time.perf_counter())
-    states = None if beta is None else reference_states(job, rollout)
+    states = None if beta is None else reference_states(job, rollout, job.plan)
     marks.append(time.perf_counter())
     score = torch.randn(SAMPLES, generator=torch.Generator().manual_seed(number))
     batch = Batch(rollout, score, torch.ones(SAMPLES, dtype=torch.bool), states)
     update = job.update if beta is not None else replace(job.update, penalty=NoPenalty())
-    learn(job.loaded.policy, job.optimizer, batch, update, beta=beta or 0.0)
+    learn(job.loaded.policy, job.optimizer, batch, update, lambda work: work(job.plan), beta=beta or 0.0)
     marks.append(time.perf_counter())
     return {name: b - a for name, a, b in zip(PHASES, marks, marks[1:], strict=False)}
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from kleash.algorithms import CISPO, GRPO, GSPO, PPO, RLOO, LearnsValues
 from kleash.kl.penalties import Exact, FutureSampled, InLoss, InReward
+from kleash.models.plan import Plan
 from kleash.models.policy import Policy
 from kleash.tensors import Batch, Look, Rollout
 from kleash.training.learn import learn
@@ -122,7 +123,7 @@ def converged(algorithm: Any, penalty: Any, batches: Callable[[Tabular], Batch] 
     update = Update(algorithm=algorithm, penalty=penalty, length=T)
     for _ in range(STEPS):
         batch = enumerated(policy, algorithm.group_size) if batches is None else batches(policy)
-        learn(policy, optimizer, batch, update, beta=BETA)
+        learn(policy, optimizer, batch, update, lambda work: work(Plan()), beta=BETA)
         falling.step()
     return policy.logits.detach()
 
