@@ -27,9 +27,9 @@ def broken_in(monkeypatch: pytest.MonkeyPatch, when: Any) -> None:
     now: dict[str, Any] = {}
     real_collect, real_norm = online.collect, torch.nn.utils.clip_grad_norm_
 
-    def collected(job: Any, state: Any, clock: Any) -> Any:
+    def collected(job: Any, state: Any, *rest: Any) -> Any:
         now["step"], now["job"] = state.step, job
-        return real_collect(job, state, clock)
+        return real_collect(job, state, *rest)
 
     def norm(parameters: Any, most: float) -> Any:
         found = real_norm(parameters, most)
