@@ -40,7 +40,7 @@ def size_of(policy: Policy) -> Size:
 
 def _most(config: Any, name: str) -> int | None:
     """A size that may differ from layer to layer: the largest; None where the config has none."""
-    value = getattr(config, name, None)
+    value: Any = getattr(config, name, None)
     return max(value) if isinstance(value, list | tuple) and value else value
 
 
