@@ -21,12 +21,13 @@ class Entry:
     when: When
 
 
-def entries(policy: Policy, reference: Policy, size: Size, work: Work) -> list[Entry]:
+def entries(policy: Policy, references: Iterable[Policy], size: Size, work: Work) -> list[Entry]:
     """All that does not depend on how much goes through at a time."""
     own = list(policy.parameters()) + list(policy.buffers())
     trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     moved = held(trained)
-    other = held([*own, *reference.parameters(), *reference.buffers()]) - held(own)
+    beside = [tensor for other in references for tensor in (*other.parameters(), *other.buffers())]
+    other = held([*own, *beside]) - held(own)
     frozen = held(own) - moved
     found = [
         Entry("weights that are trained", moved, "held"),

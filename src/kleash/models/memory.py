@@ -41,7 +41,8 @@ def size_of(policy: Policy) -> Size:
 def _most(config: Any, name: str) -> int | None:
     """A size that may differ from layer to layer: the largest; None where the config has none."""
     value: Any = getattr(config, name, None)
-    return max(value) if isinstance(value, list | tuple) and value else value
+    several: list[int] = list(value) if isinstance(value, list | tuple) else [value or 0]
+    return max(several) or None
 
 
 def free_bytes(device: torch.device, *, proc: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int | None:

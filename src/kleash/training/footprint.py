@@ -15,7 +15,7 @@ _WHEN = {
 def footprint(job: Job) -> list[Entry]:
     """Every entry, those that the plan decides at the plan's size."""
     size = size_of(job.loaded.policy)
-    fixed = entries(job.loaded.policy, job.reference.policy, size, job.work)
+    fixed = entries(job.loaded.policy, job.reference.policies, size, job.work)
     return fixed + planned(size, job.work, job.plan)
 
 

@@ -33,7 +33,7 @@ def planned(loaded: Loaded, reference: Reference, work: Work) -> Plan:
     policy, size = loaded.policy, size_of(loaded.policy)
     free = free_bytes(policy.device)
     if free is not None:
-        free -= to_come(entries(policy, reference.policy, size, work))
+        free -= to_come(entries(policy, reference.policies, size, work))
     return choose(size, work, loaded.paths, free)
 
 
