@@ -41,7 +41,8 @@ def run(tmp_path: Any, name: str, **changes: Any) -> list[Any]:
 
 def same(whole: list[Any], other: list[Any]) -> None:
     for a, b in zip(whole, other, strict=True):
-        one, two = numbers(asdict(a)), numbers(asdict(b))
+        # Shares of a KL that is exactly 0, or 0 up to the rounding between two paths, mean nothing.
+        one, two = (numbers(asdict(step) | {"kl_share": None}) for step in (a, b))
         assert one.keys() == two.keys()
         for name in one:
             if name.split(".")[1] not in (*OF_THE_MACHINE, "tokens_forward"):
