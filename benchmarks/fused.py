@@ -5,7 +5,9 @@
 Forward is set against its two head products (policy and reference), forward + backward against its six (those two, made
 again, and one each for the hidden states and the weight). The products are timed twice, over the whole plane and over
 fused's own tiles, and the faster of the two is the yardstick. Everything alternates within each round; medians of the
-rounds and medians of the per-round ratios are printed. Memory is the peak of a fresh process above its inputs (Linux).
+rounds and medians of the per-round ratios are printed. Then the same with hidden states and heads in bfloat16: on a CPU
+fused widens them, for its results are float32, so the yardstick is the same, and the products that bfloat16 itself
+makes, with results in bfloat16, stand beside it. Memory is the peak of a fresh process above its inputs (Linux).
 """
 
 import argparse
@@ -25,7 +27,7 @@ from kleash.tensors import Head
 
 
 class Problem:
-    """Two models' hidden states and heads, fp32."""
+    """Two models' hidden states and heads, fp32; the losses get them as `store` has put them down."""
 
     def __init__(self, tokens: int, hidden: int, vocab: int) -> None:
         torch.manual_seed(0)
@@ -34,16 +36,26 @@ class Problem:
         self.ref_weight = self.weight + 0.01 * torch.randn_like(self.weight)
         self.targets = torch.randint(vocab, (tokens,))
         self.grid = Grid(tokens, vocab, CPU_CHUNK_BYTES // 4)
+        self.store(torch.float32)
+
+    def store(self, dtype: torch.dtype) -> None:
+        self.stored = dtype
+        self.own = self.hidden.to(dtype), self.weight.to(dtype)
+        self.other = self.ref_hidden.to(dtype), self.ref_weight.to(dtype)
+
+    def given(self, backward: bool) -> tuple[torch.Tensor, ...]:
+        """Hidden states and head of the policy, then of the reference, as stored."""
+        return (*(x.detach().requires_grad_(backward) for x in self.own), *self.other)
 
     def fused(self, backward: bool, forward_kl: bool = False, order: float | None = None) -> None:
-        hidden, weight = (x.detach().requires_grad_(backward) for x in (self.hidden, self.weight))
+        hidden, weight, ref_hidden, ref_weight = self.given(backward)
         vocab = len(weight)
         found = fused(
             hidden,
             Head(weight, None, vocab),
             self.targets,
-            ref_hidden=self.ref_hidden,
-            ref_head=Head(self.ref_weight, None, vocab),
+            ref_hidden=ref_hidden,
+            ref_head=Head(ref_weight, None, vocab),
             also=Also(forward_kl, order),
         )
         if backward:
@@ -51,17 +63,19 @@ class Problem:
             assert distance is not None
             (distance - found.logprobs).sum().backward()
 
-    def whole_products(self, backward: bool) -> Callable[[], None]:
-        plane = torch.empty(len(self.hidden), len(self.weight))
-        d_hidden, d_weight = torch.empty_like(self.hidden), torch.empty_like(self.weight)
+    def whole_products(self, backward: bool, dtype: torch.dtype = torch.float32) -> Callable[[], None]:
+        plane = torch.empty(len(self.hidden), len(self.weight), dtype=dtype)
+        hidden, weight = self.hidden.to(dtype), self.weight.to(dtype)
+        ref_hidden, ref_weight = self.ref_hidden.to(dtype), self.ref_weight.to(dtype)
+        d_hidden, d_weight = torch.empty_like(hidden), torch.empty_like(weight)
 
         def run() -> None:
             for _ in range(2 if backward else 1):
-                torch.mm(self.hidden, self.weight.T, out=plane)
-                torch.mm(self.ref_hidden, self.ref_weight.T, out=plane)
+                torch.mm(hidden, weight.T, out=plane)
+                torch.mm(ref_hidden, ref_weight.T, out=plane)
             if backward:
-                torch.mm(plane, self.weight, out=d_hidden)
-                torch.mm(plane.T, self.hidden, out=d_weight)
+                torch.mm(plane, weight, out=d_hidden)
+                torch.mm(plane.T, hidden, out=d_weight)
 
         return run
 
@@ -85,9 +99,9 @@ class Problem:
 
     def plain(self, backward: bool) -> None:
         """The same numbers from two whole log-softmaxes."""
-        hidden, weight = (x.detach().requires_grad_(backward) for x in (self.hidden, self.weight))
-        logp = (hidden @ weight.T).log_softmax(-1)
-        logq = (self.ref_hidden @ self.ref_weight.T).log_softmax(-1)
+        hidden, weight, ref_hidden, ref_weight = self.given(backward)
+        logp = (hidden @ weight.T).float().log_softmax(-1)
+        logq = (ref_hidden @ ref_weight.T).float().log_softmax(-1)
         kl = (logp.exp() * (logp - logq)).sum(-1)
         if backward:
             (kl - logp.gather(-1, self.targets[:, None]).squeeze(-1)).sum().backward()
@@ -114,11 +128,12 @@ def report_time(problem: Problem, backward: bool, rounds: int) -> None:
         "fused, and Rényi": lambda: problem.fused(backward, order=2.0),
         "plain log_softmax": lambda: problem.plain(backward),
     }
+    if problem.stored != torch.float32:
+        runs["products in bfloat16"] = problem.whole_products(backward, problem.stored)
     seconds = measure(runs, rounds)
     yardstick = [min(pair) for pair in zip(*list(seconds.values())[:2], strict=True)]
-    print(
-        f"\n{'forward + backward' if backward else 'forward'}: median seconds, and × the faster products of its round"
-    )
+    what = f"{'forward + backward' if backward else 'forward'}, {str(problem.stored).removeprefix('torch.')}"
+    print(f"\n{what}: median seconds, and × the faster products of its round")
     for name, taken in seconds.items():
         ratio = statistics.median(a / b for a, b in zip(taken, yardstick, strict=True))
         print(f"  {name:26s} {statistics.median(taken):7.3f} s  {ratio:5.2f}")
@@ -165,12 +180,13 @@ def main() -> None:
     if given.memory:
         return peak(problem, given.memory)
     print(
-        f"{given.tokens} tokens, H={given.hidden}, V={given.vocab}, fp32, {given.threads} threads, "
-        f"torch {torch.__version__}"
+        f"{given.tokens} tokens, H={given.hidden}, V={given.vocab}, {given.threads} threads, torch {torch.__version__}"
     )
     print(f"tiles of {problem.grid.tile}")
-    for backward in (False, True):
-        report_time(problem, backward, given.rounds)
+    for stored in (torch.float32, torch.bfloat16):
+        problem.store(stored)
+        for backward in (False, True):
+            report_time(problem, backward, given.rounds)
     report_memory([f"--{n}={getattr(given, n)}" for n in ("hidden", "vocab", "threads")], given.tokens, given.vocab)
     return None
 

@@ -53,6 +53,13 @@ def gflop(work: Rollout, path: PathName) -> float:
     return (6 * MATRICES * positions(work, path) + 12 * HEAD * work.mask.sum().item()) / 1e9
 
 
+@torch.no_grad()
+def frozen(policy: Policy, work: Rollout) -> ReferenceStates:
+    """A reference close to the policy, so that the KL and its gradient are not 0."""
+    head = policy.head()
+    return ReferenceStates(1.01 * policy.hidden(work), replace(head, weight=head.weight.clone()))
+
+
 def update(policy: Policy, work: Rollout, reference: ReferenceStates, path: PathName) -> torch.Tensor:
     """Forward + backward; the log-probs."""
     policy.zero_grad()
@@ -85,11 +92,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     policy = load(ModelSpec("kleash:smollm2", device="cpu")).policy
     work = rollout(given.prompts, given.group, given.length, given.tokens)
-    with torch.no_grad():
-        head = policy.head()
-        reference = ReferenceStates(
-            1.01 * policy.hidden(work, "plain"), replace(head, weight=head.weight.detach().clone())
-        )
+    reference = frozen(policy, work)
     runs = {way: lambda way=way: update(policy, work, reference, way) for way in WAYS}
     off = differences(list(runs.values()), policy)
     seconds = measure(dict(runs), given.rounds)
