@@ -143,6 +143,7 @@ TURNS: dict[type, dict[str, Turn]] = {
         "top_k": Turn({"train__top_k": 3}),
         "stop": Turn({"train__stop": ["t5", "t6", "t7"]}),
         "learning_rate": Turn({"train__learning_rate": 1e-2}),
+        "critic_bias_rate": Turn(PPO | {"train__critic_bias_rate": 1e-1}, PPO),
         "adam_betas": Turn({"train__adam_betas": [0.5, 0.95]}),
         "weight_decay": Turn({"train__weight_decay": 0.5}),
         "warmup_updates": Turn({"train__warmup_updates": 4}),

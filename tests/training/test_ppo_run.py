@@ -63,6 +63,30 @@ def test_step_kl_limit_ends_the_updates(tmp_path):
     assert [s.updates for s in free[:-1]] == [6, 6]
 
 
+def test_a_critic_comes_to_explain_the_returns(tmp_path):
+    """Planted: the prompt decides most of the reward, and all rewards are far above 0. A bias at the weights' small rate
+    cannot follow their mean, and the weights that do so in its place make the values worse than a constant."""
+    settings(tmp_path)
+    with (tmp_path / "rewards.py").open("a") as file:
+        file.write("\ndef planted(prompts, completions, **columns):\n")
+        file.write("    return [2 + 0.3 * ('t7' in p) + 0.1 * e for p, e in zip(prompts, even(completions))]\n")
+    changes = {
+        "rewards": [{"use": f"{tmp_path / 'rewards.py'}:planted"}],
+        "algorithm": {"kind": "ppo", "group_size": 4},
+        "train__prompts_per_step": 6,
+        "train__learning_rate": 3e-3,
+        "train__steps": 40,
+        "train__checkpoint_every": 40,
+    }
+
+    def explained(name, **more):
+        late = run(tmp_path, name, **changes, **more)[30:40]
+        return sum(step.explained_variance for step in late) / len(late)
+
+    assert explained("own-rate") > 0.2
+    assert explained("weights-rate", train__critic_bias_rate=3e-3) < 0
+
+
 @pytest.mark.parametrize("critic", ["head", "separate"])
 @pytest.mark.parametrize("adapter", [None, {"rank": 2}], ids=["full", "lora"])
 def test_a_resumed_run_equals_one_never_stopped(tmp_path, critic, adapter):
@@ -91,8 +115,9 @@ def test_a_policy_goes_on_with_its_critic_and_is_exported_without(tmp_path):
 
 
 def test_a_critic_that_nothing_would_use_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="would not be used"):
-        parse_config(settings(tmp_path, model__critic="head"))
+    for given in ({"model__critic": "head"}, {"train__critic_bias_rate": 0.1}):
+        with pytest.raises(UsageError, match="would not be used"):
+            parse_config(settings(tmp_path, **given))
 
 
 def test_a_separate_critic_leaves_the_policy_alone(tmp_path):

@@ -48,17 +48,20 @@ class Policy(nn.Module):
         path: PathName = "packed",
         rows: int | None = None,
         order: float | None = None,
+        valued: bool = True,
     ) -> Look:
         """Log-probs, entropy, the critic's values and, given the reference's states, exact KL of each counted token.
 
-        `order`: of a Rényi divergence to the reference, measured besides.
+        `order`: of a Rényi divergence to the reference, measured besides. `valued`: whether the critic looks too.
 
         Only counted positions go through the head; the rest of each result is 0. `rows`: how many completions go
         through the body at a time, by the paths that can; it changes memory and time only.
         """
         mask = rollout.mask
         hidden = self.hidden(rollout, path, rows)[mask]
-        values = None if self.critic is None else _spread(self.critic(self._critics(hidden, rollout, path, rows)), mask)
+        values = None
+        if valued and self.critic is not None:
+            values = _spread(self.critic(self._critics(hidden, rollout, path, rows)), mask)
         with self.autocast():
             seen = fused(
                 hidden,

@@ -96,11 +96,19 @@ class Config:
                 f"{self.train.prompts_per_step}; a minibatch is made of whole prompt groups"
             )
         self._check_budget()
-        if self.model.critic is not None and not isinstance(self.algorithm, LearnsValues):
-            raise UsageError(
-                f'model.critic = "{self.model.critic}" would not be used: algorithm.kind = "{self.algorithm.kind}" has '
-                'no value function; leave it out, or use kind = "ppo"'
-            )
+        if not isinstance(self.algorithm, LearnsValues):
+            self._check_no_critic()
+
+    def _check_no_critic(self) -> None:
+        for name, value in (
+            ("model.critic", self.model.critic),
+            ("train.critic_bias_rate", self.train.critic_bias_rate),
+        ):
+            if value is not None:
+                raise UsageError(
+                    f'{name} = {value!r} would not be used: algorithm.kind = "{self.algorithm.kind}" has no value '
+                    'function; leave it out, or use kind = "ppo"'
+                )
 
     def _check_budget(self) -> None:
         budget, longest = self.kl.ceiling, self.train.max_new_tokens

@@ -130,7 +130,7 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
     beta = state.controller.beta
     rate = _warm(job.learning_rate * state.recovery.rate_factor, state.step, job)
     for group in job.optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("factor", 1.0)  # a critic's bias has its own
     update = priced(job.update, state.step_price)
     texts = job.texts.of_step(state.step, job.updates) if job.texts else ()
     with clock.phase("update"):

@@ -20,7 +20,8 @@ def with_texts(policy: Policy, texts: Rollout, update: Update, plan: Plan, done:
     total, tokens = 0.0, int(texts.mask.sum())
     for first, last in spans(texts.n_prompts, plan.groups or texts.n_prompts):
         part = _on(texts.groups(first, last), device)
-        loss = ptx.loss(policy(part, path=plan.path, rows=plan.rows).logprobs, part.mask, tokens=tokens)
+        look = policy(part, path=plan.path, rows=plan.rows, valued=False)
+        loss = ptx.loss(look.logprobs, part.mask, tokens=tokens)
         (ptx.weight * loss).backward()
         total += float(loss.detach())
     return done._replace(loss=done.loss + ptx.weight * total, ptx_loss=total)

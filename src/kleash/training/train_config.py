@@ -11,7 +11,8 @@ from kleash.training.section import STRICT
 class TrainSpec:
     """[train]: how long, how much a step, and how each update moves.
 
-    learning_rate: left out, 1e-5 for full fine-tuning and 1e-4 for an adapter. groups_per_pass: prompt groups that
+    learning_rate: left out, 1e-5 for full fine-tuning and 1e-4 for an adapter. critic_bias_rate: the
+    same of the value head's bias, about the reward that it moves by in an update. groups_per_pass: prompt groups that
     go through the model together; left out, all of them. checkpoint_every: steps between checkpoints. keep: how many
     of the newest stay, beside the best, the last good one and those that other runs started from; or "all".
     evaluate_every: steps between evaluations on data.held_out; left out, at every checkpoint. evaluate_samples: of
@@ -30,6 +31,7 @@ class TrainSpec:
     top_k: int = 0
     stop: tuple[str, ...] = ()
     learning_rate: float | None = None
+    critic_bias_rate: float | None = None
     adam_betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.0
     warmup_updates: int = 5
@@ -50,8 +52,9 @@ class TrainSpec:
         if self.groups_per_pass is not None and self.groups_per_pass < 1:
             raise UsageError(f"train.groups_per_pass = {self.groups_per_pass} must be at least 1")
         self._check_evaluation()
-        if self.learning_rate is not None and self.learning_rate <= 0:
-            raise UsageError(f"train.learning_rate = {self.learning_rate} must be above 0")
+        for name in ("learning_rate", "critic_bias_rate"):
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
+                raise UsageError(f"train.{name} = {getattr(self, name)} must be above 0")
         if self.max_grad_norm <= 0:
             raise UsageError(f"train.max_grad_norm = {self.max_grad_norm} must be above 0")
         for name in ("warmup_updates", "weight_decay"):
