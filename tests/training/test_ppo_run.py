@@ -64,8 +64,11 @@ def test_step_kl_limit_ends_the_updates(tmp_path):
 
 
 def test_a_critic_comes_to_explain_the_returns(tmp_path):
-    """Planted: the prompt decides most of the reward, and all rewards are far above 0. A bias at the weights' small rate
-    cannot follow their mean, and the weights that do so in its place make the values worse than a constant."""
+    """Planted: the prompt decides most of the reward, and all rewards are far above 0.
+
+    A bias at the weights' small rate cannot follow their mean; the weights that do so in its place make the values
+    worse than a constant.
+    """
     settings(tmp_path)
     with (tmp_path / "rewards.py").open("a") as file:
         file.write("\ndef planted(prompts, completions, **columns):\n")

@@ -17,7 +17,7 @@ from kleash.rewards.spec import RewardSpec
 from kleash.training.budget import least
 from kleash.training.kl_config import KLSpec, standardised
 from kleash.training.section import STRICT, named_kind
-from kleash.training.train_config import TrainSpec
+from kleash.training.train_config import BIAS_RATE, TrainSpec
 
 AlgorithmConfig = Annotated[
     Annotated[GRPO | RLOO | PPO | GSPO | CISPO | DAPO | ReinforcePP | BestOfN, Field(discriminator="kind")],
@@ -128,9 +128,15 @@ class Config:
 
 
 def with_critic(config: Config) -> Config:
-    """The same config with the critic that its algorithm needs written out."""
-    needed = isinstance(config.algorithm, LearnsValues) and config.model.critic is None
-    return replace(config, model=replace(config.model, critic="head")) if needed else config
+    """The same config with the critic that its algorithm needs written out, and the rate of its bias."""
+    if not isinstance(config.algorithm, LearnsValues):
+        return config
+    model, train = config.model, config.train
+    return replace(
+        config,
+        model=replace(model, critic=model.critic or "head"),
+        train=replace(train, critic_bias_rate=train.critic_bias_rate or BIAS_RATE),
+    )
 
 
 def resolved(config: Config, *, learning_rate: float) -> Config:

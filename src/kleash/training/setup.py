@@ -24,9 +24,6 @@ from kleash.training.train_config import TrainSpec
 
 #: Learning rates when none is given: usual for full fine-tuning, and for adapters, which need about ten times more.
 FULL_RATE, ADAPTER_RATE = 1e-5, 1e-4
-#: Of a critic's bias, in units of reward. At the weights' rate the values could follow the mean return only by growing
-#: along the states' common direction, which makes them differ from token to token by more than the returns do.
-BIAS_RATE = 0.03
 
 
 def build_job(
@@ -50,7 +47,7 @@ def build_job(
     reference = build_reference(config.model, loaded, temperature=train.temperature)
     work = largest(config, loaded, prompts.prompts)
     rate = train.learning_rate or (FULL_RATE if loaded.adapter is None else ADAPTER_RATE)
-    groups = _groups(loaded, rate, train.critic_bias_rate or BIAS_RATE)
+    groups = _groups(loaded, rate, train.critic_bias_rate)
     optimizer = torch.optim.AdamW(groups, lr=rate, betas=train.adam_betas, weight_decay=train.weight_decay, fused=True)
     classes = token_classes(loaded.tokenizer, loaded.ends, loaded.policy.rows, config.kl.format).to(
         loaded.policy.device
@@ -98,10 +95,10 @@ def _update(config: Config, loaded: Loaded, classes: Int[Tensor, " V"]) -> Updat
     )
 
 
-def _groups(loaded: Loaded, rate: float, bias_rate: float) -> list[dict[str, Any]]:
+def _groups(loaded: Loaded, rate: float, bias_rate: float | None) -> list[dict[str, Any]]:
     """The optimizer's parameter groups: everything, and a critic's bias. `factor`: by how much its rate differs."""
     trained, critic = loaded.policy.trainable(), loaded.policy.critic
-    if critic is None:
+    if critic is None or bias_rate is None:
         return [{"params": trained}]
     bias = critic.value.bias
     return [{"params": [p for p in trained if p is not bias]}, {"params": [bias], "factor": bias_rate / rate}]

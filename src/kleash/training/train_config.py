@@ -6,13 +6,17 @@ from typing import Literal
 from kleash.errors import UsageError
 from kleash.training.section import STRICT
 
+#: Of a critic's bias, in units of reward. At the weights' rate the values could follow the mean return only by growing
+#: along the states' common direction, which makes them differ from token to token by more than the returns do.
+BIAS_RATE = 0.03
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSpec:
     """[train]: how long, how much a step, and how each update moves.
 
-    learning_rate: left out, 1e-5 for full fine-tuning and 1e-4 for an adapter. critic_bias_rate: the
-    same of the value head's bias, about the reward that it moves by in an update. groups_per_pass: prompt groups that
+    learning_rate: left out, 1e-5 for full fine-tuning and 1e-4 for an adapter. critic_bias_rate: that of the value
+    head's bias, about the reward by which an update moves it; left out, BIAS_RATE. groups_per_pass: prompt groups that
     go through the model together; left out, all of them. checkpoint_every: steps between checkpoints. keep: how many
     of the newest stay, beside the best, the last good one and those that other runs started from; or "all".
     evaluate_every: steps between evaluations on data.held_out; left out, at every checkpoint. evaluate_samples: of
