@@ -103,16 +103,20 @@ class Head:
 class ReferenceStates:
     """The reference's final hidden states at the positions that predict each completion token, and its head.
 
-    `origin`: those of the first reference, where this one has moved away from it.
+    `origin`: those of the first reference, where this one has moved away from it. `others`: further references; the KL
+    is the sum of each one's, times its `weight`.
     """
 
     hidden: Float[Tensor, "B T H"]
     head: Head
     origin: "ReferenceStates | None" = None
+    weight: float = 1.0
+    others: tuple["ReferenceStates", ...] = ()
 
     def rows(self, rows: slice, width: int) -> "ReferenceStates":
         origin = None if self.origin is None else self.origin.rows(rows, width)
-        return replace(self, hidden=self.hidden[rows, :width], origin=origin)
+        others = tuple(other.rows(rows, width) for other in self.others)
+        return replace(self, hidden=self.hidden[rows, :width], origin=origin, others=others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,8 @@ class Look:
 
     logprobs: log π(token). ref: log π_ref(token). kl: exact KL(π(·|prefix) ‖ π_ref(·|prefix)). entropy: of
     π(·|prefix). All in nats, per position, fp32 (float64 for a float64 model). ref and kl are None without a
-    reference. `values` are the critic's, of the state before each token, in units of reward; None without a critic.
+    reference; of several they are the weighted sums of each one's. `values` are the critic's, of the state before each
+    token, in units of reward; None without a critic.
     renyi: Rényi divergence D_α(π(·|prefix) ‖ π_ref(·|prefix)) of the order that was asked for; None if none was.
     kl_origin: exact KL to the first reference, detached; None unless the reference has moved.
     weight: what the penalty multiplies the divergence of each position by, after the token sampled there; None: 1.

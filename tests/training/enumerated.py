@@ -30,6 +30,7 @@ from kleash.models.plan import Plan, Work
 from kleash.models.policy import Policy
 from kleash.models.reference import Frozen
 from kleash.models.sampling import Sampling
+from kleash.models.several import Several
 from kleash.models.spec import Adapter, CriticKind
 from kleash.models.stopping import Ends
 from kleash.rewards.load import Rewarder
@@ -174,7 +175,7 @@ def rollout_of(rows: Tensor, logprobs: Tensor, probability: Tensor, size: int = 
 def run_step(
     setting: Setting,
     policy: Policy,
-    reference: Policy,
+    reference: Policy | Several,
     rollout: Rollout,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -201,7 +202,7 @@ def run_step(
         loaded=Loaded(
             policy, tokenizer, "small", tmp_path, 64, Ends((EOS,), EOS, tokenizer), ("packed",), ("packed",), None
         ),
-        reference=Frozen(reference, {}),
+        reference=reference if isinstance(reference, Several) else Frozen(reference, {}),
         rewarders=[Rewarder("table", 1.0, lambda prompts, completions: [by_text[c.strip()] for c in completions], 0.0)],
         prompts=as_prompts([" ".join(f"t{i}" for i in PROMPT)] * n),
         sampling=Sampling(max_new_tokens=C),
@@ -221,7 +222,7 @@ def run_step(
         sinks = Sinks(events, samples, lambda *told: None, lambda text: None)
         controller = replace(Constant().init(abs(setting.beta)), beta=setting.beta)
         state = Progressing(step=0, controller=controller, plan=plan)
-        counter = TokenCounter(policy, reference)
+        counter = TokenCounter(policy, *job.reference.policies)
         online._take_step(job, state, sinks, counter)
         counter.close()
     return spy

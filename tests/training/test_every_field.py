@@ -19,7 +19,7 @@ from kleash.models import checkpoint_files
 from kleash.models.fingerprint import tensors_digest
 from kleash.models.following import FOLLOWING
 from kleash.models.load import load
-from kleash.models.spec import Adapter, ModelSpec
+from kleash.models.spec import Adapter, ModelSpec, WeightedReference
 from kleash.records import Reading, Target
 from kleash.rewards.spec import RewardSpec
 from kleash.runlog import Evaluation
@@ -65,6 +65,8 @@ FORMED = QUICK | {"kl__format": "t[0-9]", "train__max_new_tokens": 20}
 K3 = {"kl__penalty": {"kind": "in_loss", "estimator": "k3"}}
 
 EMA = {"model__reference_update": {"kind": "ema", "rate": 0.5}}
+TWO_REFERENCES = [{"model": "start", "weight": 0.5}, {"model": "other", "weight": 0.5}]
+OTHER_TWO = [{"model": "start", "weight": 0.5}, {"model": "chat", "weight": 0.5}]
 EACH_RESET = {"model__reference_update": {"kind": "reset", "every": 1}}
 STALLS = {"rewards": [{"use": "regex", "args": {"pattern": "no such text"}}]}
 
@@ -79,11 +81,19 @@ TURNS: dict[type, dict[str, Turn]] = {
     ModelSpec: {
         "policy": Turn({"model__policy": "other"}),
         "reference": Turn({"model__reference": "other"}),
+        "reference_dtype": Turn({"model__reference_dtype": "bfloat16"}),
         "reference_update": Turn(EACH_RESET),
         "adapter": Turn(LORA),
         "critic": Turn(PPO | {"model__critic": "separate"}, PPO),
         "dtype": Turn({"model__dtype": "bfloat16"}),
         "device": Turn({"model__device": "nowhere"}, refused=UsageError),
+    },
+    WeightedReference: {
+        "model": Turn({"model__reference": TWO_REFERENCES}, {"model__reference": OTHER_TWO}),
+        "weight": Turn(
+            {"model__reference": [x | {"weight": w} for x, w in zip(TWO_REFERENCES, (0.3, 0.7), strict=True)]},
+            {"model__reference": TWO_REFERENCES},
+        ),
     },
     Adapter: {
         "rank": Turn({"model__adapter": {"rank": 3}}, LORA),

@@ -89,12 +89,22 @@ def _digest(data: bytes) -> str:
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """In words, what of a model has changed between two fingerprints; empty if nothing has."""
+    """In words, what of a model, or of several by name, has changed between two fingerprints; empty if nothing has."""
+    names = [_names(side) for side in (before, now)]
+    if names[0] != names[1]:
+        return [f"the references changed: {names[0] or 'one model'} before, {names[1] or 'one model'} now"]
+    if names[0]:
+        return [f"{name}: {said}" for name in before for said in differences(before[name], now[name])]
     return [
         f"{words} changed: {_short(before.get(field))} before, {_short(now.get(field))} now"
         for field, words in FIELDS.items()
         if before.get(field) != now.get(field)
     ]
+
+
+def _names(side: dict[str, Any]) -> str:
+    """Of several models; empty for one."""
+    return ", ".join(side) if any(isinstance(value, dict) for value in side.values()) else ""
 
 
 def _short(value: Any) -> str:

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from kleash.errors import UsageError
-from kleash.kl.fused import fused
+from kleash.kl.fused import Fused, fused
 from kleash.kl.moments import Also
 from kleash.models.adapters import POLICY_ADAPTER, is_adapted
 from kleash.models.anatomy import body_of, text_config
@@ -72,25 +72,44 @@ class Policy(nn.Module):
                 temperature=temperature,
                 also=Also(order=order),
             )
+        kl, ref = seen.kl, seen.ref_logprobs
+        if reference is not None and reference.others:
+            kl, ref = self._weighed(seen, reference, hidden, rollout, temperature)
         origin = None if reference is None else reference.origin
         return Look(
             logprobs=_spread(seen.logprobs, mask),
             entropy=_spread(seen.entropy, mask),
-            ref=None if seen.ref_logprobs is None else _spread(seen.ref_logprobs, mask),
-            kl=None if seen.kl is None else _spread(seen.kl, mask),
+            ref=None if ref is None else _spread(ref, mask),
+            kl=None if kl is None else _spread(kl, mask),
             values=values,
             renyi=None if seen.renyi is None else _spread(seen.renyi, mask),
             kl_origin=None if origin is None else self._kl_to(origin, hidden, rollout, temperature),
         )
 
-    @torch.no_grad()
-    def _kl_to(
+    def _weighed(
+        self,
+        first: Fused,
+        reference: ReferenceStates,
+        hidden: Float[Tensor, "M H"],
+        rollout: Rollout,
+        temperature: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Σ w_i KL_i, live, and Σ w_i log ref_i over several references; `first` has looked at the first of them."""
+        sides = (reference, *reference.others)
+        seen = [first, *(self._against(other, hidden, rollout, temperature) for other in reference.others)]
+        kl, ref = torch.zeros_like(first.logprobs), torch.zeros_like(first.logprobs)
+        for side, one in zip(sides, seen, strict=True):
+            assert one.kl is not None, "each has a reference"
+            assert one.ref_logprobs is not None, "each has a reference"
+            kl, ref = kl + side.weight * one.kl, ref + side.weight * one.ref_logprobs
+        return kl, ref
+
+    def _against(
         self, other: ReferenceStates, hidden: Float[Tensor, "M H"], rollout: Rollout, temperature: float
-    ) -> Float[Tensor, "B T"]:
-        """Exact KL to another model, measured only."""
+    ) -> Fused:
         mask = rollout.mask
         with self.autocast():
-            seen = fused(
+            return fused(
                 hidden,
                 self.head(),
                 rollout.completion_ids[mask],
@@ -98,8 +117,15 @@ class Policy(nn.Module):
                 ref_head=other.head,
                 temperature=temperature,
             )
-        assert seen.kl is not None
-        return _spread(seen.kl, mask)
+
+    @torch.no_grad()
+    def _kl_to(
+        self, other: ReferenceStates, hidden: Float[Tensor, "M H"], rollout: Rollout, temperature: float
+    ) -> Float[Tensor, "B T"]:
+        """Exact KL to another model, measured only."""
+        seen = self._against(other, hidden, rollout, temperature)
+        assert seen.kl is not None, "it has a reference"
+        return _spread(seen.kl, rollout.mask)
 
     def hidden(self, rollout: Rollout, path: PathName = "packed", rows: int | None = None) -> Float[Tensor, "B T H"]:
         """The final hidden state that predicts each completion token, by one of the exact paths."""

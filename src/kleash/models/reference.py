@@ -3,6 +3,8 @@
 from copy import deepcopy
 from dataclasses import replace
 
+import torch
+
 from kleash.errors import UsageError
 from kleash.models import adapters
 from kleash.models.fingerprint import fingerprint
@@ -10,7 +12,8 @@ from kleash.models.frozen import AdapterOff, AdapterSnapshot, Frozen, Reference
 from kleash.models.load import Loaded, load_frozen
 from kleash.models.moving import Moving
 from kleash.models.policy import Policy
-from kleash.models.spec import ModelSpec
+from kleash.models.several import Several
+from kleash.models.spec import DType, ModelSpec
 
 
 def build_reference(spec: ModelSpec, loaded: Loaded, *, temperature: float = 1.0) -> Reference:
@@ -21,14 +24,17 @@ def build_reference(spec: ModelSpec, loaded: Loaded, *, temperature: float = 1.0
     Raises:
         UsageError: "base" without an adapter, a reference with another tokenizer, or one that cannot follow the policy.
     """
-    origin = _still(spec, loaded, temperature)
+    if not isinstance(spec.reference, str):
+        each = {one.model: _still(spec, one.model, loaded, temperature) for one in spec.reference}
+        return Several(dict(each), tuple(one.weight for one in spec.reference))
+    origin = _still(spec, spec.reference, loaded, temperature)
     return origin if spec.reference_update is None else _moving(spec, loaded, origin)
 
 
-def _still(spec: ModelSpec, loaded: Loaded, temperature: float) -> Frozen | AdapterOff | AdapterSnapshot:
+def _still(spec: ModelSpec, name: str, loaded: Loaded, temperature: float) -> Frozen | AdapterOff | AdapterSnapshot:
     policy, tokenizer = loaded.policy, loaded.tokenizer
     switched: str | None = None
-    match spec.reference, loaded.adapter:
+    match name, loaded.adapter:
         case "start", None:
             kind, policy = Frozen, _frozen_copy(policy)
         case "start", "loaded":
@@ -42,10 +48,22 @@ def _still(spec: ModelSpec, loaded: Loaded, temperature: float) -> Frozen | Adap
                 'use "start" (the policy as loaded), or name a model'
             )
         case _:
-            other = _named(spec, loaded)
+            other = _named(spec, name, loaded)
             kind, policy, tokenizer = Frozen, other.policy, other.tokenizer
             switched = None if other.adapter is None else adapters.POLICY_ADAPTER
+    if spec.reference_dtype is not None:
+        policy = _stored(policy, spec.reference_dtype, kind)
     return kind(policy, fingerprint(policy, tokenizer, temperature=temperature, adapter=switched))
+
+
+def _stored(policy: Policy, dtype: DType, kind: type) -> Policy:
+    """The same weights kept and computed in another precision."""
+    if kind is not Frozen:
+        raise UsageError(
+            f"model.reference_dtype = {dtype!r}: the reference is the policy's own base with another adapter, so its "
+            "precision is the policy's; leave it out"
+        )
+    return Policy(policy.model.to(getattr(torch, dtype)), policy.recipe, compute=None).requires_grad_(False).eval()
 
 
 def _moving(spec: ModelSpec, loaded: Loaded, origin: Frozen | AdapterOff | AdapterSnapshot) -> Moving:
@@ -71,15 +89,14 @@ def _frozen_copy(policy: Policy) -> Policy:
     return copy.requires_grad_(False).eval()
 
 
-def _named(spec: ModelSpec, loaded: Loaded) -> Loaded:
+def _named(spec: ModelSpec, name: str, loaded: Loaded) -> Loaded:
     """A second model, by name, whose tokens mean the same as the policy's."""
-    asked = replace(
-        spec, policy=spec.reference, reference="start", adapter=None, critic=None, gradient_checkpointing=False
-    )
+    asked = replace(spec, policy=name, reference="start", reference_update=None, adapter=None, critic=None)
+    asked = replace(asked, reference_dtype=None, gradient_checkpointing=False)
     other = load_frozen(asked, loaded.policy)
     if other.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
         raise UsageError(
-            f"the reference {spec.reference} has another tokenizer than the policy {spec.policy}, so their next-token "
+            f"the reference {name} has another tokenizer than the policy {spec.policy}, so their next-token "
             "distributions cannot be compared; choose a reference of the same family"
         )
     return other

@@ -1,5 +1,6 @@
 """What is said of a model in a config: which one, how trained, against which reference, how asked. Loads no torch."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -38,13 +39,30 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightedReference:
+    """One of several references: model is as `reference` would name it alone; the weights add up to 1."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    model: str
+    weight: float
+
+    def __post_init__(self) -> None:
+        if not self.model.strip():
+            raise UsageError('model.reference: a model is empty; give "start", "base", or a model')
+        if self.weight <= 0:
+            raise UsageError(f"model.reference: the weight {self.weight} of {self.model} must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """Which policy, against which reference, in which precision, where.
 
     policy: a directory (a full model or a peft adapter), a hub id, `kleash:tiny`, `kleash:smollm2`, or a step of a
         run, "runs/x@step-200".
     reference: "start" (the policy as loaded, its adapter included), "base" (the adapter switched off), or anything
-        that `policy` may be.
+        that `policy` may be; or several of these with weights.
+    reference_dtype: left out, the policy's own precision, for a KL of exactly 0 at the start.
     reference_update: whether the reference follows the policy, and how (kleash.models.following).
     adapter: leave out to train all weights; a policy that is itself an adapter trains that adapter.
     critic: for algorithms with a value function: "head" puts it on the policy's own states, "separate" on those of a
@@ -55,7 +73,8 @@ class ModelSpec:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     policy: str
-    reference: str = "start"
+    reference: str | tuple[WeightedReference, ...] = "start"
+    reference_dtype: DType | None = None
     reference_update: FollowingConfig | None = None
     adapter: Adapter | None = None
     critic: CriticKind | None = None
@@ -67,8 +86,34 @@ class ModelSpec:
     def __post_init__(self) -> None:
         if not self.policy.strip():
             raise UsageError("model.policy is empty; give a directory, a hub id, kleash:tiny or kleash:smollm2")
-        if not self.reference.strip():
+        if isinstance(self.reference, str) and not self.reference.strip():
             raise UsageError('model.reference is empty; give "start", "base", or a model')
+        if not isinstance(self.reference, str):
+            _check_several(self.reference)
+        if self.reference_update is not None and not isinstance(self.reference, str):
+            raise UsageError("model.reference_update moves one reference, and model.reference names several; keep one")
+        if self.reference_update is not None and self.reference_dtype is not None:
+            raise UsageError(
+                "model.reference_update needs a reference in the policy's own precision, whose weights it takes; leave "
+                "model.reference_dtype out"
+            )
+
+    @property
+    def references(self) -> tuple[WeightedReference, ...]:
+        """All of them; of one alone the weight is 1."""
+        one = self.reference
+        return (WeightedReference(one, 1.0),) if isinstance(one, str) else one
+
+
+def _check_several(references: tuple[WeightedReference, ...]) -> None:
+    names = [reference.model for reference in references]
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise UsageError(f"model.reference = {names}: several references are at least two, each named once")
+    total = math.fsum(reference.weight for reference in references)
+    if abs(total - 1) > 1e-6:
+        raise UsageError(
+            f"model.reference: the weights add up to {total:g}, and have to add up to 1; how much the KL counts is beta"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def _resolved(job: Job) -> dict[str, Any]:
 
 def _pin(job: Job, sinks: Sinks) -> None:
     """Marks the checkpoints of other runs that this one needs, to start and to be resumed."""
-    for name in (job.config.model.policy, job.config.model.reference):
+    for name in (job.config.model.policy, *(one.model for one in job.config.model.references)):
         if "@step-" in name or Path(name).expanduser().is_dir():
             try:
                 shelf.pin(resolve(name), job.run_dir)

@@ -131,7 +131,13 @@ def _joined(parts: list[ReferenceStates], rollout: Rollout) -> ReferenceStates:
         whole[row : row + part.hidden.shape[0], : part.hidden.shape[1]] = part.hidden
         row += part.hidden.shape[0]
     origins = [part.origin for part in parts if part.origin is not None]
-    return ReferenceStates(whole, parts[0].head, _joined(origins, rollout) if origins else None)
+    others = zip(*(part.others for part in parts), strict=True)
+    return replace(
+        parts[0],
+        hidden=whole,
+        origin=_joined(origins, rollout) if origins else None,
+        others=tuple(_joined(list(other), rollout) for other in others),
+    )
 
 
 def _batch(rollout: Rollout, scored: Scored, states: ReferenceStates) -> Batch:

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from kleash.algorithms import CISPO, DAPO, GRPO, GSPO, OWN_PENALTY, PPO, RLOO, BestOfN, LearnsValues, ReinforcePP
 from kleash.errors import UsageError
+from kleash.kl.divergence_penalties import order_of
 from kleash.kl.penalties import Exact
 from kleash.models.spec import Chat, ModelSpec
 from kleash.records import Target
@@ -96,6 +97,12 @@ class Config:
                 f"{self.train.prompts_per_step}; a minibatch is made of whole prompt groups"
             )
         self._check_budget()
+        one = order_of(self.kl.penalty) is not None or getattr(self.kl.penalty, "estimator", None) == "k3"
+        if one and len(self.model.references) > 1:
+            raise UsageError(
+                f'kl.penalty = "{self.kl.penalty.kind}" needs one reference, whose probabilities add up to 1, and '
+                'model.reference names several: use "exact", "in_reward", "future_sampled", "in_loss" with k2 or exact'
+            )
         if not isinstance(self.algorithm, LearnsValues):
             self._check_no_critic()
 

@@ -22,7 +22,7 @@ def describe(job: Job) -> list[str]:
     lines = [
         f"policy     {job.loaded.name}, {adapter}: {trained:,} of {total:,} parameters, "
         f"{config.model.dtype} on {job.loaded.policy.device}",
-        f"reference  {config.model.reference}, weights {job.reference.fingerprint['weights'][:12]}…{_follows(job)}",
+        f"reference  {_reference(job)}{_follows(job)}",
         f"algorithm  {_named(update.algorithm)}: {update.algorithm.label}",
         f"leash      {config.kl.penalty.kind}: {update.penalty.label}{_weighted(job)}",
         f"           {_leash(job)}",
@@ -52,6 +52,14 @@ def describe(job: Job) -> list[str]:
     if job.sampling.mismatch:
         lines.append(f"note       {job.sampling.mismatch}; beta will not be adapted on them")
     return lines
+
+
+def _reference(job: Job) -> str:
+    found, one = job.reference.fingerprint, job.config.model.reference
+    prints = {one: found} if isinstance(one, str) else found
+    stored = job.config.model.reference_dtype
+    said = ", ".join(f"{name}, weights {print['weights'][:12]}…" for name, print in prints.items())
+    return said if stored is None else f"{said} in {stored}"
 
 
 def _follows(job: Job) -> str:

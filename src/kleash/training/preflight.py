@@ -25,12 +25,14 @@ class Preflight:
     """What was measured. KL in nats per token; `noise_floor` is KL between two exact ways through the same weights.
 
     identity: largest KL(policy‖reference) of any token at step 0; exactly 0 when the reference is the start.
+    rounding: mean KL at step 0 to a reference of the same weights in another precision: what its rounding alone makes.
     bf16_floor: KL between bf16 and fp32 arithmetic over the same weights; None when computing in fp32.
     sampler: largest difference between the sampler's log-prob of a token and the trainer's.
     scored: whether any trial sample, which may be cut short, got a score.
     """
 
     identity: float
+    rounding: float | None
     noise_floor: float | None
     bf16_floor: float | None
     sampler: float
@@ -43,9 +45,11 @@ class Preflight:
         """For the user, a line a finding."""
         floor = "not measured (one path)" if self.noise_floor is None else f"{self.noise_floor:.1e} nats/token"
         bf16 = "" if self.bf16_floor is None else f", bf16 against fp32 {self.bf16_floor:.1e}"
+        least = f"the reference's own rounding is {self.rounding or 0:.1e} nats/token: a KL of that size means nothing"
         none = ["the rewards gave no trial sample a score; a step with no score at all ends the run"]
         return [
             f"policy and reference at step 0: largest KL {self.identity:.1e} nats/token",
+            *([] if self.rounding is None else [least]),
             f"noise floor (batch shape, padding): {floor}{bf16}; sampler against trainer {self.sampler:.1e} nats",
             f"longest prompt {self.longest_prompt} tokens; a checkpoint takes about {self.checkpoint_gb:.2f} GB, "
             f"{self.free_gb:.1f} GB are free",
@@ -66,7 +70,8 @@ def preflight(job: Job) -> Preflight:
     rollout, scored = _trial(job)
     look = _look(job, rollout)
     identity = float(look.kl[rollout.mask].max()) if look.kl is not None else float("nan")
-    same = job.config.model.reference == "start"
+    model = job.config.model
+    same = model.reference == "start" and model.reference_dtype is None
     if same and identity != 0.0:
         raise RunError(
             f"policy and reference are the same weights, and yet KL(policy‖reference) is {identity:.3g} nats at a "
@@ -74,6 +79,7 @@ def preflight(job: Job) -> Preflight:
         )
     return Preflight(
         identity=identity,
+        rounding=_rounding(job, look, rollout),
         noise_floor=_noise_floor(job, rollout),
         bf16_floor=_bf16_floor(job, rollout),
         sampler=float((rollout.sampler - look.logprobs).abs()[rollout.mask].max()),
@@ -100,6 +106,13 @@ def _look(job: Job, rollout: Rollout) -> Look:
     path, rows = job.plan.path, job.plan.rows
     states = job.reference.states(rollout, path, rows)
     return job.loaded.policy(rollout, reference=states, temperature=job.update.temperature, path=path, rows=rows)
+
+
+def _rounding(job: Job, look: Look, rollout: Rollout) -> float | None:
+    model = job.config.model
+    if model.reference != "start" or model.reference_dtype is None or look.kl is None:
+        return None
+    return float(masked_mean(look.kl, rollout.mask))
 
 
 @torch.no_grad()
