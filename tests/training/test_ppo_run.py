@@ -64,7 +64,7 @@ def test_step_kl_limit_ends_the_updates(tmp_path):
 
 
 def test_a_critic_comes_to_explain_the_returns(tmp_path):
-    """Planted: the prompt decides most of the reward, and all rewards are far above 0.
+    """Planted: the prompt decides most of the reward, and all rewards are well above 0.
 
     A bias at the weights' small rate cannot follow their mean; the weights that do so in its place make the values
     worse than a constant.
@@ -72,7 +72,7 @@ def test_a_critic_comes_to_explain_the_returns(tmp_path):
     settings(tmp_path)
     with (tmp_path / "rewards.py").open("a") as file:
         file.write("\ndef planted(prompts, completions, **columns):\n")
-        file.write("    return [2 + 0.3 * ('t7' in p) + 0.1 * e for p, e in zip(prompts, even(completions))]\n")
+        file.write("    return [0.7 + 0.3 * ('t7' in p) + 0.1 * e for p, e in zip(prompts, even(completions))]\n")
     changes = {
         "rewards": [{"use": f"{tmp_path / 'rewards.py'}:planted"}],
         "algorithm": {"kind": "ppo", "group_size": 4},
