@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from kleash.models.paths import PathName
 
-#: How many times the arithmetic of `cached` the arithmetic of `packed` may be before packed is left. Chosen with room to
-#: spare and not fitted: cached copies the prompt's keys for every completion, and another path is another rounding.
+#: How many times the arithmetic of `cached` the arithmetic of `packed` may be before packed is left. Chosen with room
+#: to spare and not fitted: cached copies the prompt's keys for every completion, and another path is another rounding.
 PACKED_AT_MOST = 1.5
 #: Share of the memory that is there which a plan may count on: estimates are no better than that.
 COUNTED_ON = 0.8
