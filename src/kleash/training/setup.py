@@ -49,9 +49,8 @@ def build_job(
     rate = train.learning_rate or (FULL_RATE if loaded.adapter is None else ADAPTER_RATE)
     groups = _groups(loaded, rate, train.critic_bias_rate)
     optimizer = torch.optim.AdamW(groups, lr=rate, betas=train.adam_betas, weight_decay=train.weight_decay, fused=True)
-    classes = token_classes(loaded.tokenizer, loaded.ends, loaded.policy.rows, config.kl.format).to(
-        loaded.policy.device
-    )
+    ids = max(loaded.policy.rows, loaded.ends.pad_id + 1)  # padding may lie beyond what the model can read
+    classes = token_classes(loaded.tokenizer, loaded.ends, ids, config.kl.format).to(loaded.policy.device)
     return Job(
         config=config,
         run_dir=Path(config.out),
