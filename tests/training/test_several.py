@@ -53,6 +53,7 @@ def test_the_gradient_is_that_of_the_weighted_sum(penalty, tmp_path, monkeypatch
     found = spy.seen[0]
     assert float((found - truth).norm() / truth.norm()) < LOOP
     mixed = sum(w * logits_of(one).detach() for w, one in zip(WEIGHTS, references, strict=True)).log_softmax(-1)
+    log_p = token_logprobs(logits_of(policy)).sum(1)
     wrong = -gradient((log_p.exp() * (scores() - BETA * (log_p - token_logprobs(mixed).sum(1)))).sum(), policy) / 3
     assert float((wrong - truth).norm() / truth.norm()) > 100 * LOOP
 
