@@ -16,7 +16,7 @@ CONTEXT_TOKENS = 8
 #: transformers' own tags in a template, which Jinja does not know; they change no text.
 _GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
 #: What comes out of a template that does not like its messages.
-_TEMPLATE_ERRORS = (TemplateError, ValueError, TypeError, KeyError, AttributeError)
+TEMPLATE_ERRORS = (TemplateError, ValueError, TypeError, KeyError, AttributeError)
 
 
 def encode(
@@ -48,7 +48,7 @@ def encode(
         _check(index, prompt, tokenizer, chat)
     if chat.variables and not all(isinstance(prompt, str) for prompt in prompts):
         _check_variables(chat, tokenizer)
-    texts = iter(_encode_texts([p for p in prompts if isinstance(p, str)], tokenizer))
+    texts = iter(encode_texts([p for p in prompts if isinstance(p, str)], tokenizer))
     encoded = [
         next(texts) if isinstance(prompt, str) else _encode_messages(index, prompt, tokenizer, chat)
         for index, prompt in enumerate(prompts)
@@ -80,7 +80,7 @@ def unended_turn(tokenizer: Any, ends: Ends, chat: Chat) -> str | None:
     trial = [{"role": "user", "content": "a"}, {"role": "assistant", "content": said}]
     try:
         text = tokenizer.apply_chat_template(trial, tokenize=False, **chat.variables)
-    except _TEMPLATE_ERRORS:
+    except TEMPLATE_ERRORS:
         return None
     before, _, after = text.rpartition(said)
     ids = tokenizer(after, add_special_tokens=False)["input_ids"] if before else []
@@ -100,9 +100,9 @@ def decode(rollout: Rollout, tokenizer: Any) -> list[str]:
     ]
     completions = [ids[mask].tolist() for ids, mask in zip(rollout.completion_ids, rollout.mask, strict=True)]
     groups = rollout.group.tolist()
-    before = _decode(tails, tokenizer)
-    whole = _decode([tails[n] + ids for n, ids in zip(groups, completions, strict=True)], tokenizer)
-    alone = _decode(completions, tokenizer)
+    before = written(tails, tokenizer)
+    whole = written([tails[n] + ids for n, ids in zip(groups, completions, strict=True)], tokenizer)
+    alone = written(completions, tokenizer)
     return [
         # a prompt cut inside a character is no prefix of its continuation: then the completion is decoded alone
         whole[row][len(before[n]) :] if whole[row].startswith(before[n]) else alone[row]
@@ -110,16 +110,17 @@ def decode(rollout: Rollout, tokenizer: Any) -> list[str]:
     ]
 
 
-def _decode(ids: list[list[int]], tokenizer: Any) -> list[str]:
+def written(ids: list[list[int]], tokenizer: Any) -> list[str]:
+    """Tokens as text, special ones left out."""
     return tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
-def _encode_texts(texts: list[str], tokenizer: Any) -> list[list[int]]:
+def encode_texts(texts: list[str], tokenizer: Any) -> list[list[int]]:
+    """Tokens of texts, with what the tokenizer puts in front, one BOS at most, and nothing after."""
     if not texts:
         return []
-    options = {"padding": False, "truncation": False, "verbose": False}
-    bare = tokenizer(texts, add_special_tokens=False, **options)["input_ids"]
-    full = tokenizer(texts, add_special_tokens=True, **options)["input_ids"]
+    bare = bare_ids(texts, tokenizer)
+    full = tokenizer(texts, add_special_tokens=True, padding=False, truncation=False, verbose=False)["input_ids"]
     return [_begin(b, f, tokenizer) for b, f in zip(bare, full, strict=True)]
 
 
@@ -133,6 +134,20 @@ def _begin(bare: list[int], full: list[int], tokenizer: Any) -> list[int]:
 
 def _encode_messages(index: int, messages: list[dict[str, Any]], tokenizer: Any, chat: Chat) -> list[int]:
     """The template's text as tokens, nothing added: what begins and what ends a turn is the template's to write."""
+    return bare_ids([asked_text(index, messages, tokenizer, chat)], tokenizer)[0]
+
+
+def bare_ids(texts: list[str], tokenizer: Any) -> list[list[int]]:
+    """Tokens of texts, nothing added."""
+    return tokenizer(texts, add_special_tokens=False, padding=False, truncation=False, verbose=False)["input_ids"]
+
+
+def asked_text(index: int, messages: list[dict[str, Any]], tokenizer: Any, chat: Chat) -> str:
+    """Messages as the template writes them, up to where the assistant's answer begins, or goes on.
+
+    Raises:
+        UsageError: the template refuses them, or leaves one of them out.
+    """
     going_on = messages[-1]["role"] == "assistant"
     try:
         text = tokenizer.apply_chat_template(
@@ -142,7 +157,7 @@ def _encode_messages(index: int, messages: list[dict[str, Any]], tokenizer: Any,
             continue_final_message=going_on and not chat.add_generation_prompt,
             **chat.variables,
         )
-    except _TEMPLATE_ERRORS as error:
+    except TEMPLATE_ERRORS as error:
         raise UsageError(f"prompt {index}: {_refused(messages, tokenizer, chat, error)}") from error
     for turn, message in enumerate(messages):
         # Templates may cut what an assistant said, its thoughts above all; what it was told must reach it.
@@ -151,7 +166,7 @@ def _encode_messages(index: int, messages: list[dict[str, Any]], tokenizer: Any,
                 f"prompt {index}: the tokenizer's chat template leaves message {turn} (role {message['role']!r}) out "
                 "of the text, so the model would not see it; put it into the user's message"
             )
-    return tokenizer(text, add_special_tokens=False, padding=False, truncation=False, verbose=False)["input_ids"]
+    return text
 
 
 def _refused(messages: list[dict[str, Any]], tokenizer: Any, chat: Chat, error: Exception) -> str:
@@ -162,7 +177,7 @@ def _refused(messages: list[dict[str, Any]], tokenizer: Any, chat: Chat, error: 
         return said
     try:
         tokenizer.apply_chat_template(rest, tokenize=False, **chat.variables)
-    except _TEMPLATE_ERRORS:
+    except TEMPLATE_ERRORS:
         return said
     return f"{said}. It takes them without the system message: leave that out, or put it into the user's message"
 
