@@ -126,6 +126,12 @@ OPTIONS = {
 }
 #: The options that did best on each work, from `--options`: the fastest, and the one with the least memory.
 FASTEST, SMALLEST = "16 rows at once", "4 rows at a time, checkpointing"
+#: The same for kleash: activation checkpointing, and one prompt's group at a time.
+OWN = {
+    "as it comes": (),
+    "checkpointing": ("model.gradient_checkpointing=true",),
+    "1 group at a time, checkpointing": ("model.gradient_checkpointing=true", "train.groups_per_pass=1"),
+}
 K3 = ("kl.penalty.kind=in_loss", "kl.penalty.estimator=k3")
 SYSTEMS: dict[str, tuple[str, ...]] = {
     "kleash": ("kleash",),
@@ -210,7 +216,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=1, help="steps after the warm-up, in each process")
     parser.add_argument("--only", choices=WORKS, action="append")
-    parser.add_argument("--options", action="store_true", help="TRL alone, with each of its options once")
+    parser.add_argument("--options", action="store_true", help="each system once with each of its options")
     parser.add_argument("--worker", choices=("kleash", "trl", "same"), help=argparse.SUPPRESS)
     parser.add_argument("rest", nargs="*", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -221,9 +227,10 @@ def main() -> None:
     print(introduction(), flush=True)
     if given.options:
         for name in names:
-            tried = {option: cost(name, given.steps, ("trl", option)) for option in OPTIONS}
+            tried = {f"TRL, {option}": cost(name, given.steps, ("trl", option)) for option in OPTIONS}
+            tried |= {f"kleash, {option}": cost(name, given.steps, ("kleash", *own)) for option, own in OWN.items()}
             rows = [[option, f"{seconds([one]):.1f}", f"{one.peak_gb:.2f}"] for option, one in tried.items()]
-            print(f"\n{WORKS[name].label}\n\n{table(['TRL', 'seconds a step', 'peak GB'], rows)}", flush=True)
+            print(f"\n{WORKS[name].label}\n\n{table(['', 'seconds a step', 'peak GB'], rows)}", flush=True)
         return
     heads = ["", "loss: kleash", "TRL", "apart", "gradient norm: kleash", "TRL", "apart", "‖g − g'‖/‖g'‖"]
     print(f"\n## The same objective\n\n{table(heads, same_rows(names))}", flush=True)

@@ -99,11 +99,32 @@ def train(
 
 
 @app.command()
+def sft(
+    config: Annotated[Path, typer.Argument(help="The run, as TOML.")],
+    overrides: Overrides = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Resume with other texts or another reference.")] = False,
+    check_only: Annotated[bool, typer.Option("--check-only", help="Load and check everything, train nothing.")] = False,
+    seed: Seed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Teach a model to write as your texts do: the reference of what comes after."""
+    from kleash.training.offline.sft_config import SFTConfig
+    from kleash.training.offline.sft_setup import build_sft
+    from kleash.training.toml import load
+
+    given = [*(overrides or []), *([] if seed is None else [f"train.seed={seed}"])]
+    checked = load(config, given, SFTConfig)
+    options = {"resume": resume, "force": force, "check_only": check_only}
+    _run_offline("sft", config, given, checked, build_sft, as_json=as_json, **options)
+
+
+@app.command()
 def report(run: Annotated[Path, typer.Argument(help="A run's directory.")], as_json: AsJson = False) -> None:
     """Write a run's report again, from its log."""
-    from kleash.report.run import write_report
+    from kleash.report.which import write
 
-    path = write_report(run)
+    path = write(run)
     _say(as_json, {"report": str(path)}, f"wrote {path}")
 
 
@@ -127,11 +148,38 @@ def demo(
         typer.echo(json.dumps(told))
 
 
-def _stopped(stop: KeyboardInterrupt, out: str, again: str) -> str:
+def _run_offline(
+    verb: str, path: Path, given: list[str], checked: Any, build: Any, *, check_only: bool, as_json: bool, **how: bool
+) -> None:
+    """A verb that trains on rows: runs it, and says where its model is."""
+    from rich.console import Console
+
+    from kleash.training.interrupt import stopped_code
+    from kleash.training.offline.progress import OfflineProgress
+    from kleash.training.offline.start import run_offline
+
+    progress = OfflineProgress(Console(stderr=as_json))
+    try:
+        run = run_offline(checked, build, check_only=check_only, progress=progress, **how)
+    except KeyboardInterrupt as stop:
+        with suppress(OSError):
+            typer.echo(_stopped(stop, checked.out, shlex.join([str(path), *given]), verb), err=True)
+        raise typer.Exit(stopped_code(stop)) from None
+    if check_only:
+        _say(as_json, {"checked": checked.out}, "all checks passed; nothing was trained")
+        return
+    model, page = run.model.path, run.path / "report.html"
+    told = {"run": str(run.path), "model": str(model), "loss": run.steps[-1].loss, "ended": run.ended}
+    _say(as_json, told | {"report": str(page)}, f"model   {model}\nlogs    {run.path}/events.jsonl\nreport  {page}")
+    if run.ended == "budget":
+        raise typer.Exit(1)
+
+
+def _stopped(stop: KeyboardInterrupt, out: str, again: str, verb: str = "train") -> str:
     by = str(stop) or "Ctrl-C"
     if not (Path(out) / "events.jsonl").exists():
-        return f"stopped by {by} before the first step. Start again: kleash train {again}"
-    return f"stopped by {by}; what was done is in {out}. Go on: kleash train {again} --resume"
+        return f"stopped by {by} before the first step. Start again: kleash {verb} {again}"
+    return f"stopped by {by}; what was done is in {out}. Go on: kleash {verb} {again} --resume"
 
 
 def _say(as_json: bool, told: dict[str, Any], text: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,10 @@ def save(root: Path, step: int, loaded: Any, optimizer: torch.optim.Optimizer) -
     return checkpoint.save(root, step, loaded.policy, loaded.tokenizer, optimizer, MEMORY, TENSORS)
 
 
+def reload(spec: ModelSpec) -> checkpoint.Reload:
+    return lambda directory: load(replace(spec, policy=str(directory))).policy
+
+
 def weights(policy: Any) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in policy.named_parameters()}
 
@@ -63,7 +68,7 @@ def test_restored_bitwise(tmp_path, adapter):
 
     _, other, fresh = made(tmp_path, adapter)
     move(other.policy, fresh, 9)
-    restored = checkpoint.restore(path, spec, other.policy, fresh)
+    restored = checkpoint.restore(path, reload(spec), other.policy, fresh)
     assert (restored.step, restored.memory) == (5, MEMORY)
     assert torch.equal(restored.tensors["running"]["count"], torch.tensor(7))
     assert restored.tensors["running"]["mean"].isnan().tolist() == [False, True]
@@ -106,7 +111,7 @@ def test_one_that_was_cut_short_is_passed_over_with_a_sentence(tmp_path, name, d
     assert name in said[0]
     assert "passed over" in said[0]
     with pytest.raises(RunError, match="not complete"):
-        checkpoint.restore(broken, spec, loaded.policy, optimizer)
+        checkpoint.restore(broken, reload(spec), loaded.policy, optimizer)
 
 
 def test_the_newest_is_the_highest_step(tmp_path):
@@ -135,7 +140,7 @@ def test_one_of_another_model_is_refused(tmp_path):
     build.checkpoint(tmp_path / "wide", intermediate_size=64)
     other = load(ModelSpec(policy=str(tmp_path / "wide")))
     with pytest.raises(RunError, match="of another model"):
-        checkpoint.restore(path, spec, other.policy, torch.optim.AdamW(other.policy.trainable()))
+        checkpoint.restore(path, reload(spec), other.policy, torch.optim.AdamW(other.policy.trainable()))
 
 
 @pytest.mark.parametrize("fails", ["weights", "optimizer", "state", "rename"])

@@ -1,6 +1,7 @@
 """The run log: the contract between what trains and everything that reads. No torch."""
 
 from kleash.runlog.jsonl import Writer, read
+from kleash.runlog.offline import OfflineEvaluation, OfflineStep, TextEvaluation, TextStep
 from kleash.runlog.schema import (
     SCHEMA_VERSION,
     Checkpoint,
@@ -16,6 +17,8 @@ from kleash.runlog.schema import (
     current,
     from_json,
     last_of_each_step,
+    offline_evaluations,
+    offline_steps,
     to_json,
 )
 
@@ -25,16 +28,22 @@ __all__ = [
     "Evaluation",
     "Event",
     "Notice",
+    "OfflineEvaluation",
+    "OfflineStep",
     "ReferenceChange",
     "Resume",
     "Rollback",
     "RunEnd",
     "RunStart",
     "Sample",
+    "TextEvaluation",
+    "TextStep",
     "Writer",
     "current",
     "from_json",
     "last_of_each_step",
+    "offline_evaluations",
+    "offline_steps",
     "read",
     "to_json",
 ]

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kleash.errors import RunError
 from kleash.records import Prompt, Reading, Step
+from kleash.runlog.offline import OfflineEvaluation, OfflineStep, TextEvaluation, TextStep
 
 SCHEMA_VERSION = 1
 
@@ -24,11 +25,12 @@ SCHEMA_VERSION = 1
 class RunStart:
     """First event of a run. config: fully resolved; versions by package; fingerprints of "policy" and "reference".
 
-    plan: how a step goes through the model ("plan"), and what it was made for ("work").
+    plan: how a step goes through the model ("plan"), and what it was made for ("work"). verb: of the command line.
     """
 
     config: dict[str, Any]
     started: str
+    verb: str = "train"
     versions: dict[str, str] = field(default_factory=dict)
     fingerprints: dict[str, Any] = field(default_factory=dict)
     argv: list[str] = field(default_factory=list)
@@ -147,7 +149,20 @@ class Sample:
     truncated: bool | None = None
 
 
-Event = RunStart | Step | Evaluation | Checkpoint | Notice | Resume | Rollback | ReferenceChange | RunEnd | Sample
+Event = (
+    RunStart
+    | Step
+    | Evaluation
+    | Checkpoint
+    | Notice
+    | Resume
+    | Rollback
+    | ReferenceChange
+    | RunEnd
+    | Sample
+    | OfflineStep
+    | OfflineEvaluation
+)
 
 EVENTS: dict[str, type[Event]] = {
     "run_start": RunStart,
@@ -160,6 +175,8 @@ EVENTS: dict[str, type[Event]] = {
     "reference_change": ReferenceChange,
     "run_end": RunEnd,
     "sample": Sample,
+    "text_step": TextStep,
+    "text_evaluation": TextEvaluation,
 }
 _NAMES = {kind: name for name, kind in EVENTS.items()}
 _ADAPTERS = {kind: TypeAdapter(kind) for kind in EVENTS.values()}
@@ -212,8 +229,8 @@ def current(events: Iterable[Event]) -> list[Event]:
         if isinstance(event, Resume | Rollback):
             kept = [earlier for earlier in kept if not _void(earlier, event.step)]
         kept.append(event)
-    last = {event.step: i for i, event in enumerate(kept) if isinstance(event, Step)}
-    return [event for i, event in enumerate(kept) if not isinstance(event, Step) or last[event.step] == i]
+    last = {event.step: i for i, event in enumerate(kept) if isinstance(event, Step | OfflineStep)}
+    return [event for i, event in enumerate(kept) if not isinstance(event, Step | OfflineStep) or last[event.step] == i]
 
 
 def last_of_each_step(events: Iterable[Event]) -> list[Step]:
@@ -221,13 +238,23 @@ def last_of_each_step(events: Iterable[Event]) -> list[Step]:
     return sorted((event for event in current(events) if isinstance(event, Step)), key=lambda step: step.step)
 
 
+def offline_steps(events: Iterable[Event]) -> list[OfflineStep]:
+    """The same of a run of `kleash sft`, `dpo` or `reward`."""
+    return sorted((event for event in current(events) if isinstance(event, OfflineStep)), key=lambda step: step.step)
+
+
+def offline_evaluations(events: Iterable[Event]) -> list[OfflineEvaluation]:
+    """Their evaluations, in the order of the log."""
+    return [event for event in current(events) if isinstance(event, OfflineEvaluation)]
+
+
 def _void(event: Event, resumed: int) -> bool:
     match event:
-        case Step() | Sample():
+        case Step() | Sample() | TextStep():
             return event.step >= resumed
         case Notice():
             return event.step is not None and event.step >= resumed
-        case Checkpoint() | Evaluation():
+        case Checkpoint() | Evaluation() | TextEvaluation():
             return event.step > resumed
         case ReferenceChange():
             return event.kind != "forced" and event.step > resumed

@@ -111,7 +111,7 @@ def start(
     """
     run = Run(Path(config.out))
     log = run.path / "events.jsonl"
-    _check_out(run, log, resume)
+    check_out(run.path, log, resume)
     if resume:
         _check_leash(log, config, loosen)
         check_resumed(config.kl.ceiling, next(reversed(run.steps), None))
@@ -140,14 +140,19 @@ def start(
     return run
 
 
-def _check_out(run: Run, log: Path, resume: bool) -> None:
+def check_out(run_dir: Path, log: Path, resume: bool) -> None:
+    """A directory holds one run, which is begun once.
+
+    Raises:
+        UsageError: there is one and resume is False, or the other way round.
+    """
     begun = log.exists() and bool(read(log))  # a process may be killed before its first record
     if begun and not resume:
         raise UsageError(
-            f"{run.path} already holds a run; go on with --resume (in Python: resume=True), or choose another out"
+            f"{run_dir} already holds a run; go on with --resume (in Python: resume=True), or choose another out"
         )
     if resume and not begun:
-        raise UsageError(f"there is no run in {run.path} to resume")
+        raise UsageError(f"there is no run in {run_dir} to resume")
 
 
 def _check_leash(log: Path, config: Config, loosen: bool) -> None:

@@ -33,7 +33,7 @@ def begun(job: Job, sinks: Sinks) -> Progressing:
     sinks.events.write(
         RunStart(
             config=_resolved(job),
-            started=_now(),
+            started=timestamp(),
             versions=versions(),
             fingerprints={"reference": job.reference.fingerprint, "prompts": digest(job.prompts)}
             | ({} if job.held_out is None else {"held_out": digest(job.held_out)})
@@ -83,20 +83,20 @@ def resumed(job: Job, log: Path, sinks: Sinks, force: bool) -> Progressing:
     if path is None:
         checkpoint.seed_random(job.config.train.seed)
     else:
-        restored = checkpoint.restore(path, job.config.model, job.loaded.policy, job.optimizer)
+        restored = checkpoint.restore(path, job.reload, job.loaded.policy, job.optimizer)
         recall(job, state, restored)
         planned = restored.memory["plan"]
         state.controller = continued(job.config.kl, restored.memory["leash"], state.controller)
         state.step = state.saved = restored.step
     step = state.step
     for writer in (sinks.events, sinks.samples):
-        writer.write(Resume(step=step, started=_now(), config=_resolved(job)))
+        writer.write(Resume(step=step, started=timestamp(), config=_resolved(job)))
     if changed:
         sinks.events.write(ReferenceChange(step=step, kind="forced", fingerprint=now))
         sinks.notice("reference_forced", f"another reference from here on: {'; '.join(changed)}", step)
     for sentence in passed_over:
         sinks.notice("checkpoint_passed_over", sentence)
-    for sentence in _changes(beginning.config, _resolved(job)):
+    for sentence in changes(beginning.config, _resolved(job)):
         sinks.notice("config_changed", sentence, step)
     state.plan = earlier(planned, job)
     if state.plan != job.plan:
@@ -148,13 +148,13 @@ def started(log: Path) -> RunStart:
     raise RunError(f"{log} has no start of a run in it, so it cannot be resumed; start again with another out")
 
 
-def _changes(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> list[str]:
+def changes(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> list[str]:
     """Each setting that differs, in words."""
     said: list[str] = []
     for key in sorted(before.keys() | now.keys()):
         old, new, name = before.get(key), now.get(key), f"{prefix}{key}"
         if isinstance(old, dict) and isinstance(new, dict):
-            said += _changes(old, new, f"{name}.")
+            said += changes(old, new, f"{name}.")
         elif old != new:
             said.append(f"{name} was {old!r} and is now {new!r}")
     return said
@@ -165,5 +165,5 @@ def versions() -> dict[str, str]:
     return {"kleash": kleash.__version__, "python": platform.python_version()} | {p: version(p) for p in PACKAGES}
 
 
-def _now() -> str:
+def timestamp() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

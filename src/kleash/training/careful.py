@@ -3,12 +3,41 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 from kleash.errors import RunError
+from kleash.models.load import Loaded
 from kleash.models.memory import is_out_of_memory, release
-from kleash.models.plan import Plan, less_sampled, lowered
-from kleash.training.job import Job, Progressing, Sinks
+from kleash.models.plan import Plan, Work, less_sampled, lowered
+from kleash.models.spec import ModelSpec
+from kleash.training.job import Sinks
 from kleash.training.passes import Found
+
+
+@runtime_checkable
+class Planned(Protocol):
+    """What it needs of a job."""
+
+    @property
+    def loaded(self) -> Loaded: ...
+    @property
+    def model(self) -> ModelSpec: ...
+    @property
+    def optimizer(self) -> Any: ...
+    @property
+    def work(self) -> Work: ...
+    @property
+    def shorter(self) -> str:
+        """Which settings make a step smaller, for advice."""
+        ...
+
+
+@runtime_checkable
+class Planning(Protocol):
+    """And of a state: the plan in force."""
+
+    step: int
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +47,8 @@ class Careful:
     What is done must leave nothing behind when it fails, so that doing it again is all there is to it.
     """
 
-    job: Job
-    state: Progressing
+    job: Planned
+    state: Planning
     sinks: Sinks
 
     def __call__(self, work: Callable[[Plan], Found]) -> Found:
@@ -63,8 +92,8 @@ class Careful:
         self.sinks.notice("out_of_memory", text, self.state.step)
 
     def _advice(self) -> str:
-        model = self.job.config.model
-        ways = ["train.max_new_tokens, algorithm.group_size or the length of the prompts lower"]
+        model = self.job.model
+        ways = [f"{self.job.shorter} lower"]
         ways += [] if model.gradient_checkpointing else ["model.gradient_checkpointing = true"]
         ways += [] if self.job.loaded.adapter else ["model.adapter = { rank = 16 }"]
         ways += [] if model.dtype == "bfloat16" else ['model.dtype = "bfloat16"']

@@ -9,22 +9,31 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
 from kleash.errors import RunError
-from kleash.models.load import load
-from kleash.models.policy import Policy
-from kleash.models.spec import ModelSpec
 from kleash.training import shelf
 
 OPTIMIZER, RANDOM, STATE = "optimizer.safetensors", "random.safetensors", "kleash.json"
+
+
+@runtime_checkable
+class Trained(Protocol):
+    """A module whose weights move: a `Policy`, or a reward model. `save` writes what `Reload` reads."""
+
+    def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]: ...
+    def trainable(self) -> list[torch.nn.Parameter]: ...
+    def save(self, directory: Path, tokenizer: Any) -> None: ...
+
+
+#: The trained module of a checkpoint's directory.
+Reload = Callable[[Path], Trained]
 
 
 class Restored(NamedTuple):
@@ -45,7 +54,7 @@ def seed_random(seed: int) -> None:
 def save(
     root: Path,
     step: int,
-    policy: Policy,
+    policy: Trained,
     tokenizer: Any,
     optimizer: torch.optim.Optimizer,
     memory: Mapping[str, Any],
@@ -109,7 +118,7 @@ def newest(root: Path, *, before: int | None = None) -> tuple[Path | None, list[
     return None, said
 
 
-def restore(path: Path, spec: ModelSpec, policy: Policy, optimizer: torch.optim.Optimizer) -> Restored:
+def restore(path: Path, reload: Reload, policy: Trained, optimizer: torch.optim.Optimizer) -> Restored:
     """Puts weights, optimizer and random states back, in place.
 
     Raises:
@@ -119,7 +128,7 @@ def restore(path: Path, spec: ModelSpec, policy: Policy, optimizer: torch.optim.
     if fault is not None:
         raise RunError(f"the checkpoint {path} is not complete: {fault}")
     state = json.loads((path / STATE).read_text())
-    saved = dict(load(replace(spec, policy=str(path))).policy.named_parameters())
+    saved = dict(reload(path).named_parameters())
     with torch.no_grad():
         for name, parameter in _trained(policy).items():
             if name not in saved or saved[name].shape != parameter.shape:
@@ -137,9 +146,9 @@ def restore(path: Path, spec: ModelSpec, policy: Policy, optimizer: torch.optim.
     return Restored(state["step"], memory, {part: load_file(path / f"{part}.safetensors") for part in state["tensors"]})
 
 
-def restart(spec: ModelSpec, seed: int, policy: Policy, optimizer: torch.optim.Optimizer) -> None:
-    """Puts the policy back to where the run began: its weights as loaded, no optimizer state, seeded generators."""
-    start = dict(load(spec, seed=seed).policy.named_parameters())
+def restart(first: Trained, seed: int, policy: Trained, optimizer: torch.optim.Optimizer) -> None:
+    """Puts the policy back to where the run began: the weights of `first`, no optimizer state, seeded generators."""
+    start = dict(first.named_parameters())
     with torch.no_grad():
         for name, parameter in _trained(policy).items():
             parameter.copy_(start[name])
@@ -161,11 +170,11 @@ def _fault(path: Path) -> str | None:
     return None
 
 
-def _trained(policy: Policy) -> dict[str, torch.nn.Parameter]:
+def _trained(policy: Trained) -> dict[str, torch.nn.Parameter]:
     return {name: p for name, p in policy.named_parameters() if p.requires_grad}
 
 
-def _optimizer_tensors(policy: Policy, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+def _optimizer_tensors(policy: Trained, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     return {
         f"{name}|{key}": value.detach().clone().contiguous()
         for name, parameter in _trained(policy).items()
@@ -173,7 +182,7 @@ def _optimizer_tensors(policy: Policy, optimizer: torch.optim.Optimizer) -> dict
     }
 
 
-def _restore_optimizer(policy: Policy, optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
+def _restore_optimizer(policy: Trained, optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
     trained = _trained(policy)
     optimizer.state.clear()
     for full, value in tensors.items():

@@ -5,7 +5,9 @@ from typing import Any
 
 from kleash.algorithms import OWN_PENALTY
 from kleash.kl.penalties import NoPenalty
+from kleash.models.load import Loaded
 from kleash.models.prompts import unended_turn
+from kleash.models.spec import ModelSpec
 from kleash.records import Target
 from kleash.training.evaluate import how
 from kleash.training.footprint import line
@@ -16,12 +18,8 @@ from kleash.training.kl_config import DEFAULT_TARGET
 def describe(job: Job) -> list[str]:
     """Model, algorithm, leash and rewards, each with what it means."""
     config, update = job.config, job.update
-    trained = sum(p.numel() for p in job.loaded.policy.trainable())
-    total = sum(p.numel() for p in job.loaded.policy.parameters())
-    adapter = {None: "all weights", "fresh": "a fresh adapter", "loaded": "its own adapter"}[job.loaded.adapter]
     lines = [
-        f"policy     {job.loaded.name}, {adapter}: {trained:,} of {total:,} parameters, "
-        f"{config.model.dtype} on {job.loaded.policy.device}",
+        trained_words(job.loaded, config.model),
         f"reference  {_reference(job)}{_follows(job)}",
         f"algorithm  {_named(update.algorithm)}: {update.algorithm.label}",
         f"leash      {config.kl.penalty.kind}: {update.penalty.label}{_weighted(job)}",
@@ -52,6 +50,17 @@ def describe(job: Job) -> list[str]:
     if job.sampling.mismatch:
         lines.append(f"note       {job.sampling.mismatch}; beta will not be adapted on them")
     return lines
+
+
+def trained_words(loaded: Loaded, model: ModelSpec) -> str:
+    """Which model, and how much of it moves."""
+    trained = sum(p.numel() for p in loaded.policy.trainable())
+    total = sum(p.numel() for p in loaded.policy.parameters())
+    adapter = {None: "all weights", "fresh": "a fresh adapter", "loaded": "its own adapter"}[loaded.adapter]
+    return (
+        f"policy     {loaded.name}, {adapter}: {trained:,} of {total:,} parameters, "
+        f"{model.dtype} on {loaded.policy.device}"
+    )
 
 
 def _reference(job: Job) -> str:

@@ -9,10 +9,12 @@ import torch
 
 from kleash.algorithms import StepPrice
 from kleash.models.frozen import Reference
-from kleash.models.load import Loaded
+from kleash.models.load import Loaded, load
 from kleash.models.plan import Plan, Work
+from kleash.models.policy import Policy
 from kleash.models.prompts import encode
 from kleash.models.sampling import Sampling
+from kleash.models.spec import ModelSpec
 from kleash.records import Controller, ControllerState, Step
 from kleash.rewards.chain import ShapeMemory
 from kleash.rewards.load import Rewarder
@@ -54,6 +56,15 @@ class Job:
     texts: Texts | None = None
 
     @property
+    def model(self) -> ModelSpec:
+        return self.config.model
+
+    @property
+    def shorter(self) -> str:
+        """Which settings make a step smaller, for advice where memory runs out."""
+        return "train.max_new_tokens, algorithm.group_size or the length of the prompts"
+
+    @property
     def updates(self) -> int:
         """Of one step, none of them ended early."""
         return self.update.algorithm.epochs * self.update.algorithm.minibatches
@@ -66,6 +77,10 @@ class Job:
         alone = plan.path == "plain" and plan.rows is None
         shares = alone and self.loaded.paths == ("plain",) and self.loaded.policy.compute is None
         return replace(plan, path=self.loaded.reading[0]) if shares else plan
+
+    def reload(self, directory: Path) -> Policy:
+        """The policy of a checkpoint."""
+        return load(replace(self.model, policy=str(directory))).policy
 
     @property
     def checkpoints(self) -> Path:
@@ -118,11 +133,11 @@ class Progressing:
 
 
 class Sinks(NamedTuple):
-    """Where a run tells of itself."""
+    """Where a run tells of itself. show: a step's record, for the terminal (`Progress`, `OfflineProgress`)."""
 
     events: Writer
     samples: Writer
-    show: Callable[[Step, tuple[Any, str, float | None], int], None]
+    show: Callable[..., None]
     say: Callable[[str], None]
 
     def notice(self, what: str, text: str, step: int | None = None) -> None:

@@ -8,13 +8,12 @@ No stage reaches behind itself. Beta is read in one line, in `_take_step`.
 """
 
 import time
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 import torch
 
-from kleash.errors import NotFiniteError, RunError
+from kleash.errors import NotFiniteError
 from kleash.models.counting import TokenCounter
 from kleash.records import ControllerState, Step
 from kleash.runlog.schema import Checkpoint, ReferenceChange, RunEnd, Sample
@@ -24,9 +23,10 @@ from kleash.training.best import merit
 from kleash.training.budget import exceeded
 from kleash.training.careful import Careful
 from kleash.training.collect import Clock, collect
+from kleash.training.ending import end_badly
 from kleash.training.evaluate import due, evaluate
 from kleash.training.gauges import Collected, controller_figures, gauge, update_figures
-from kleash.training.interrupt import SignalledError, stop_asked
+from kleash.training.interrupt import stop_asked
 from kleash.training.job import Job, Progressing, Sinks
 from kleash.training.learn import learn, step_size
 from kleash.training.memory import remembered
@@ -72,7 +72,7 @@ def train(job: Job, state: Progressing, sinks: Sinks) -> None:
                     raise stop
         sinks.events.write(RunEnd(reason=over, step=state.step))
     except BaseException as error:
-        _end_badly(job, state, sinks, error)
+        end_badly(state, sinks, error, partial(_save, job, state, sinks))
         raise
     finally:
         moving.remove()
@@ -106,21 +106,6 @@ def _budget_spent(job: Job, state: Progressing, sinks: Sinks) -> str | None:
     if said:
         sinks.notice("budget", f"the run ends here: {said}", state.history[-1].step)
     return "budget" if said else None
-
-
-def _end_badly(job: Job, state: Progressing, sinks: Sinks, error: BaseException) -> None:
-    """Saves what is whole and logs why the run ended. What fails here is said; the first error is the one raised."""
-    try:
-        broken = state.recovery.in_a_row or isinstance(error, NotFiniteError)
-        if state.unmoved and state.step > state.saved and not broken:
-            _save(job, state, sinks)
-    except RunError as second:
-        sinks.say(str(second))
-    reason = f"{type(error).__name__}: {error}"
-    if isinstance(error, KeyboardInterrupt):
-        reason = f"interrupted by {error}" if isinstance(error, SignalledError) else "interrupted"
-    with suppress(RunError):  # a full disk holds no reason either; the report calls such a run unfinished
-        sinks.events.write(RunEnd(reason=reason, step=state.step))
 
 
 def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> None:

@@ -28,13 +28,14 @@ def largest(config: Config, loaded: Loaded, prompts: list[Any]) -> Work:
     )
 
 
-def planned(loaded: Loaded, reference: Reference, work: Work) -> Plan:
+def planned(loaded: Loaded, reference: Reference | None, work: Work) -> Plan:
     """The plan for this memory, models being loaded and nothing else yet."""
     policy, size = loaded.policy, size_of(loaded.policy)
     free = free_bytes(policy.device)
     if free is not None:
-        free -= to_come(entries(policy, reference.policies, size, work))
-    return choose(size, work, loaded.paths, free)
+        free -= to_come(entries(policy, () if reference is None else reference.policies, size, work))
+    # A lone completion shares its prompt with none: the plain path is then the same arithmetic without a mask.
+    return choose(size, work, ("plain",) if work.group_size == 1 else loaded.paths, free)
 
 
 def earlier(saved: dict[str, Any] | None, job: Job) -> Plan:

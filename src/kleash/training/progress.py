@@ -50,13 +50,13 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live:
-            with _unheard():
+            with unheard():
                 self._live.stop()
 
     def update(self, step: Step, sample: Sample | None, total_steps: int) -> None:
         """Show this step; `sample` is one of its completions, as (prompt, completion, score)."""
         self._history.add(step)
-        with _unheard():
+        with unheard():
             if self._live:
                 self._live.update(panel(step, sample, total_steps, self._history))
             else:
@@ -64,7 +64,7 @@ class Progress:
 
     def notice(self, text: str) -> None:
         """A sentence for the user, kept above the live panel."""
-        with _unheard():
+        with unheard():
             self._print(printable(text))
 
     def _print(self, text: str) -> None:
@@ -72,7 +72,7 @@ class Progress:
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
+def unheard() -> Iterator[None]:
     """A closed terminal or pipe ends no run: all that is shown is in the log. (rich exits where a pipe is closed.)"""
     with suppress(OSError, SystemExit):
         yield

@@ -1,6 +1,7 @@
 """A run directory as an object: its steps, its checkpoints, its report. Reading it needs no torch."""
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +63,7 @@ class Run:
     @property
     def ended(self) -> str | None:
         """Why it ended: "finished", "budget", "interrupted", an error's words; None: it runs yet, or was killed."""
-        return next((event.reason for event in reversed(self.events) if isinstance(event, RunEnd)), None)
+        return ended(self.events)
 
     @property
     def finished(self) -> bool:
@@ -82,13 +83,25 @@ class Run:
         Raises:
             RunError: no checkpoint did, or the file system takes no links.
         """
-        if not (self.path / "best").exists():
-            raise RunError(
-                f"{self.path} has no best checkpoint: none yet kept its KL within 1.25 × the target and the budget, or "
-                "no link to it could be made; run.checkpoints has all of them"
-            )
-        return Saved(self.path / "best")
+        why = "none yet kept its KL within 1.25 × the target and the budget, or no link to it could be made"
+        return best_of(self.path, why)
 
     def report(self) -> Path:
         """Writes report.html and says where it is."""
         return write_report(self.path)
+
+
+def ended(events: Iterable[Event]) -> str | None:
+    """Why a run ended, as its last event of an end says it; None without one."""
+    return next((event.reason for event in reversed([*events]) if isinstance(event, RunEnd)), None)
+
+
+def best_of(run_dir: Path, why: str) -> Saved:
+    """The best checkpoint of a run.
+
+    Raises:
+        RunError: there is none; `why` says what that may mean.
+    """
+    if not (run_dir / "best").exists():
+        raise RunError(f"{run_dir} has no best checkpoint: {why}; run.checkpoints has all of them")
+    return Saved(run_dir / "best")

@@ -4,8 +4,9 @@ import dataclasses
 import difflib
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,7 +18,8 @@ from kleash.models.following import FOLLOWING
 from kleash.rewards.shapes import SHAPES
 from kleash.training.config import Config
 
-_CONFIG = TypeAdapter(Config)
+AnyConfig = TypeVar("AnyConfig")
+
 #: Tables whose `kind` chooses the class, and so the keys that may stand in them.
 _KINDS = {
     ("algorithm",): ALGORITHMS,
@@ -30,7 +32,17 @@ _KINDS = {
 _DEFAULT_KINDS = {"algorithm": "grpo", "kl.penalty": "exact", "kl.controller": "pi"}
 
 
+@cache
+def _adapter(of: type[Any]) -> Any:
+    return TypeAdapter(of)
+
+
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The config of an online run; see `load`."""
+    return load(path, overrides, Config)
+
+
+def load(path: str | Path, overrides: Sequence[str], of: type[AnyConfig]) -> AnyConfig:
     """Reads a TOML file, applies overrides such as "kl.target=2 nats/sequence", checks everything.
 
     Raises:
@@ -45,15 +57,20 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise UsageError(f"the config file {path} cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from None
-    return parse_config(with_overrides(tree, overrides))
+    return parse(with_overrides(tree, overrides), of)
 
 
 def parse_config(tree: dict[str, Any]) -> Config:
-    """A tree of plain values → Config. Raises UsageError that lists every fault."""
+    """The config of an online run; see `parse`."""
+    return parse(tree, Config)
+
+
+def parse(tree: dict[str, Any], of: type[AnyConfig]) -> AnyConfig:
+    """A tree of plain values → a config. Raises UsageError that lists every fault."""
     try:
-        config = _CONFIG.validate_python(tree)
+        config = _adapter(of).validate_python(tree)
     except ValidationError as error:
-        faults = [(*_without_tags(e["loc"]), e["type"], e["msg"], e.get("input")) for e in error.errors()]
+        faults = [(*_without_tags(e["loc"], of), e["type"], e["msg"], e.get("input")) for e in error.errors()]
         deepest = [f for f in faults if not any(_inside(other[0], f[0]) for other in faults)]
         raise UsageError("; ".join(dict.fromkeys(_sentence(*fault) for fault in deepest))) from None
     if taken := list(_booleans_as_numbers(tree, config, ())):
@@ -74,9 +91,9 @@ def _booleans_as_numbers(given: Any, read: Any, keys: tuple[str, ...]) -> Iterat
             yield from _booleans_as_numbers(value, inside, (*keys, str(i)))
 
 
-def dump_config(config: Config) -> dict[str, Any]:
-    """The resolved form: every field, as plain values; `parse_config` of it gives the same config."""
-    return _CONFIG.dump_python(config, mode="json", exclude_none=True)
+def dump_config(config: Any) -> dict[str, Any]:
+    """The resolved form: every field, as plain values; `parse` of it gives the same config."""
+    return _adapter(type(config)).dump_python(config, mode="json", exclude_none=True)
 
 
 def with_overrides(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -157,9 +174,9 @@ def _tag(given: Any) -> Any:
     return given.get("kind") if isinstance(given, dict) else given
 
 
-def _without_tags(loc: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[str]]:
+def _without_tags(loc: tuple[Any, ...], of: type[Any]) -> tuple[tuple[Any, ...], list[str]]:
     """The location as the user wrote it, and the key names valid in its table."""
-    cls: Any = Config
+    cls: Any = of
     keys: list[Any] = []
     names: list[str] = []
     for part in loc:
