@@ -175,11 +175,11 @@ def test_resumed_is_never_stopped(tmp_path, adapter, monkeypatch):
 
     def dies(self: Supervised, step: int, *rest: Any) -> Any:
         if step == 5:
-            raise MemoryError("killed")
+            raise ZeroDivisionError("killed")
         return learn(self, step, *rest)
 
     monkeypatch.setattr(Supervised, "learn", dies)
-    with pytest.raises(RunError, match="memory"):
+    with pytest.raises(ZeroDivisionError):
         run_offline(config, build_sft)
     monkeypatch.undo()
     run = run_offline(config, build_sft, resume=True)
