@@ -23,8 +23,10 @@ from kleash.rewards.spec import RewardSpec
 from kleash.training.api import start
 from kleash.training.config import Config, DataSpec
 from kleash.training.kl_config import KLSpec
+from kleash.training.offline.sft_config import SFTKL, SFTConfig, SFTData
+from kleash.training.offline.train_config import OfflineTrain
 from kleash.training.token_weights import ClassWeights
-from kleash.training.toml import load_config, parse_config
+from kleash.training.toml import load, load_config, parse
 from kleash.training.train_config import TrainSpec
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +35,8 @@ CONFIG_PAGE = (ROOT / "docs" / "config.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
+#: The config of each verb that has one.
+CONFIGS: dict[str, type] = {"train": Config, "sft": SFTConfig}
 #: What a snippet that shows only some sections is completed with.
 MINIMAL = {
     "out": "runs/x",
@@ -108,15 +112,22 @@ def test_exit_codes_page_has_every_verb() -> None:
 @each_page
 def test_toml_snippets_are_configs(page: Path) -> None:
     for text in blocks(page.read_text(), "toml"):
-        parse_config(MINIMAL | tomllib.loads(text))
+        verb = verb_of(text)
+        parse((MINIMAL if verb == "train" else {}) | tomllib.loads(text), CONFIGS[verb])
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.name)
 def test_recipes_are_configs(path: Path) -> None:
-    load_config(path)
-    data = tomllib.loads(path.read_text())["data"]["prompts"]
-    if data.startswith("recipes/"):
-        assert (ROOT / data).exists()
+    load(path, [], CONFIGS[verb_of(path.read_text())])
+    for named in tomllib.loads(path.read_text())["data"].values():
+        if str(named).startswith("recipes/"):
+            assert (ROOT / named).exists()
+
+
+def verb_of(text: str) -> str:
+    """Which verb a config is for: that of the first command in its comments; `train` where none is named."""
+    named = re.search(r"^#.*\bkleash (\w+)", text, re.M)
+    return named[1] if named else "train"
 
 
 @pytest.mark.parametrize("name", ["ziegler2019", "instructgpt"])
@@ -147,9 +158,9 @@ def test_recipes_of_ppo_run(name: str, tmp_path: Path) -> None:
     assert (run.steps[0].ptx_loss is not None) == (name == "instructgpt")
 
 
-def documented(heading: str) -> dict[str, str]:
+def documented(heading: str, page: str = CONFIG_PAGE) -> dict[str, str]:
     """key → default of the table below a heading of config.md; the page's `–` is None."""
-    section = CONFIG_PAGE.split(f"\n{heading}\n", 1)[1].split("\n#", 1)[0]
+    section = page.split(f"\n{heading}\n", 1)[1].split("\n#", 1)[0]
     return dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", section, re.M))
 
 
@@ -191,6 +202,18 @@ def shown(value: object) -> str:
 )
 def test_config_page_has_every_key_and_default(heading: str, spec: type) -> None:
     assert documented(heading) == defaults(spec)
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "spec"),
+    [
+        ("sft.md", "### [data] of sft", SFTData),
+        ("sft.md", "### [kl] of sft", SFTKL),
+        ("sft.md", "### [train] of sft, dpo and reward", OfflineTrain),
+    ],
+)
+def test_a_page_of_a_verb_has_every_key_and_default(page: str, heading: str, spec: type) -> None:
+    assert documented(heading, (ROOT / "docs" / page).read_text()) == defaults(spec)
 
 
 def test_config_page_has_every_key_of_the_algorithms() -> None:

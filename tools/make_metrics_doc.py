@@ -1,23 +1,27 @@
-"""Writes docs/metrics.md from the field documentation of kleash.records.Step: python tools/make_metrics_doc.py"""
+"""Writes docs/metrics.md from the field documentation of the step records: python tools/make_metrics_doc.py"""
 
 import typing
 from dataclasses import fields
 from pathlib import Path
 
 from kleash.records import DIRECTIONS, Reading, Step
+from kleash.runlog.offline import TextStep
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 
 HEAD = """# What a step logs
 
-<!-- Made from the fields of kleash.records.Step by tools/make_metrics_doc.py: edit those, not this page. -->
+<!-- Made by tools/make_metrics_doc.py from the fields of kleash.records.Step and kleash.runlog.offline: edit those. -->
 
 Every training step appends one line to `events.jsonl` in the run directory. It has these fields. `null` means that the
-figure was not measured; it never stands for 0. All KL values are in nats.
+figure was not measured; it never stands for 0. All KL values are in nats. What `kleash sft` logs stands below.
 
-| field | type | meaning |
+"""
+TABLE = """| field | type | meaning |
 |---|---|---|
 """
+#: The records of an update by the verb that writes them.
+OFFLINE = {"An update of sft": TextStep}
 
 READING = """
 ## A KL reading
@@ -34,13 +38,18 @@ why the value must not steer beta. Each kind compares two distributions, in the 
 
 def render() -> str:
     """The whole page."""
-    hints = typing.get_type_hints(Step)
-    rows = [
-        f"| `{field.name}` | {_type(hints[field.name])} | {_cell(field.metadata['doc'])} |\n" for field in fields(Step)
-    ]
     names = ", ".join(f"`{field.name}`" for field in fields(Reading))
     kinds = [f"| `{kind}` | {pair.replace('||', '‖')} |\n" for kind, pair in DIRECTIONS.items()]
-    return HEAD + "".join(rows) + READING.format(fields=names) + "".join(kinds)
+    offline = "".join(f"\n## {title}\n\n{TABLE}{_rows(record)}" for title, record in OFFLINE.items())
+    return HEAD + TABLE + _rows(Step) + offline + READING.format(fields=names) + "".join(kinds)
+
+
+def _rows(record: type) -> str:
+    hints = typing.get_type_hints(record)
+    return "".join(
+        f"| `{field.name}` | {_type(hints[field.name])} | {_cell(field.metadata['doc'])} |\n"
+        for field in fields(record)
+    )
 
 
 def _type(hint: object) -> str:

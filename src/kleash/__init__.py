@@ -1,18 +1,25 @@
 """kleash: reinforcement-learning fine-tuning of language models on a leash."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kleash.training.api import Run, train
+    from kleash.training.offline.api import OfflineRun, sft
 
 __version__ = "0.1.0"
-__all__ = ["Run", "__version__", "train"]
+__all__ = ["OfflineRun", "Run", "__version__", "sft", "train"]
+
+#: What is loaded on first use, so that `import kleash` loads no torch.
+_LAZY = {
+    "Run": "kleash.training.api",
+    "train": "kleash.training.api",
+    "OfflineRun": "kleash.training.offline.api",
+    "sft": "kleash.training.offline.api",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """`kleash.train` and `kleash.Run` on first use, so that `import kleash` loads no torch."""
-    if name in ("train", "Run"):
-        from kleash.training import api
-
-        return getattr(api, name)
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'kleash' has no attribute {name!r}")

@@ -29,7 +29,11 @@ from kleash.runlog import (
     last_of_each_step,
     to_json,
 )
+from kleash.runlog.offline import OfflineEvaluation, OfflineStep
 from kleash.runlog.schema import EVENTS, ReferenceChange, Rollback
+
+#: Records of what runs on rows.
+OFFLINE: tuple[type, ...] = typing.get_args(OfflineStep | OfflineEvaluation)
 
 texts = st.text()
 floats = st.floats()  # with NaN and infinities
@@ -94,6 +98,7 @@ events = st.one_of(
     ),
     st.builds(Step, **fields_of(Step)),
     st.builds(Evaluation, **fields_of(Evaluation)),
+    *(st.builds(kind, **fields_of(kind)) for kind in OFFLINE),
     st.builds(Checkpoint, step=counts, path=texts, score=numbers, kl_ref=st.none() | readings),
     st.builds(Notice, what=texts, text=texts, step=st.none() | counts),
     st.builds(Resume, step=counts, started=st.none() | texts),
@@ -142,7 +147,7 @@ def test_round_trip(event: Event):
 
 
 def test_every_kind_of_event_is_tried():
-    ended = {Rollback, ReferenceChange, RunEnd}
+    ended = {Rollback, ReferenceChange, RunEnd, *OFFLINE}
     assert set(EVENTS.values()) == {RunStart, Step, Evaluation, Checkpoint, Notice, Resume, Sample} | ended
 
 
