@@ -252,7 +252,9 @@ class Step:
         "Updates of this step that were not made, for their loss or gradient was not finite; the batch is in the run's bad/."
     )
     clip_fraction: float | None = metric("Share of counted tokens whose importance ratio the surrogate clipped.")
-    ratio_truncations: int | None = metric("Tokens whose prefix importance ratio was truncated in the KL term.")
+    ratio_truncations: int | None = metric(
+        "Tokens at which the importance ratio on the KL's charges was truncated, over the step's updates."
+    )
     value_loss: float | None = metric(
         "Mean over the update's tokens of ½ (V − return)², clipped as configured; in squared units of reward."
     )

@@ -10,7 +10,6 @@ from tests.tolerances import EXACT
 
 from kleash.rl.policy_losses import (
     clipped_surrogate,
-    prefix_ratios,
     reduce_tokens,
     sequence_ratio,
     weighted_logprobs,
@@ -36,73 +35,6 @@ def double(x):
 
 def close(found, truth) -> None:
     torch.testing.assert_close(found, double(truth), rtol=EXACT, atol=EXACT)
-
-
-@pytest.mark.parametrize("cap", [None, 1.0, 5.0])
-@given(case=tokens())
-@settings(deadline=None)
-def test_prefix_ratios_equal_slow_loop(case, cap):
-    logprobs, old, mask = case
-    token, before, through, over = [], [], [], 0
-    for new_row, old_row, mask_row in zip(logprobs, old, mask, strict=True):
-        product, token_row, before_row, through_row = 1.0, [], [], []
-        for new, was, counts in zip(new_row, old_row, mask_row, strict=True):
-            token_row.append(math.exp(new) / math.exp(was) if counts else 1.0)
-            before_row.append(product)
-            product *= token_row[-1]
-            through_row.append(product)
-            over += counts and cap is not None and max(before_row[-1], product) > cap
-        token.append(token_row)
-        before.append(before_row)
-        through.append(through_row)
-
-    def bounded(rows):
-        return [[x if cap is None else min(x, cap) for x in row] for row in rows]
-
-    found = prefix_ratios(double(logprobs), double(old), torch.tensor(mask), cap)
-    close(found.token, token)
-    close(found.before, bounded(before))
-    close(found.through, bounded(through))
-    # A product within rounding of the cap may fall on either side of it.
-    if not any(math.isclose(x, cap or -1, rel_tol=EXACT) for rows in (before, through) for row in rows for x in row):
-        assert found.truncations == over
-
-
-def test_truncations_are_counted():
-    logprobs, old = double([[0.0, 0.0, 0.0]]), double([[-1.0, -1.0, -1.0]])
-    found = prefix_ratios(logprobs, old, torch.ones(1, 3, dtype=torch.bool), cap=5.0)
-    close(found.before, [[1.0, math.e, 5.0]])  # e² = 7.39 meets the cap
-    close(found.through, [[math.e, 5.0, 5.0]])
-    assert found.truncations == 2
-    assert prefix_ratios(logprobs, old, torch.tensor([[True, True, False]]), cap=5.0).truncations == 1
-
-
-def test_ratios_of_an_unmoved_policy_are_exactly_one():
-    logprobs = (torch.randn(3, 4, dtype=torch.float64) - 2).requires_grad_()
-    ratios = prefix_ratios(logprobs, logprobs.detach(), torch.ones(3, 4, dtype=torch.bool), cap=5.0)
-    assert torch.equal(ratios.token, torch.ones(3, 4, dtype=torch.float64))
-    assert torch.equal(ratios.before, torch.ones(3, 4, dtype=torch.float64))
-    assert ratios.truncations == 0
-    assert torch.equal(ratios.through, torch.ones(3, 4, dtype=torch.float64))
-    assert not ratios.before.requires_grad
-    assert not ratios.through.requires_grad
-    (gradient,) = torch.autograd.grad(ratios.token.sum(), logprobs)
-    close(gradient, [[1.0] * 4] * 3)  # ∇ρ = ρ ∇log π
-
-
-@pytest.mark.parametrize("garbage", GARBAGE)
-def test_ratios_ignore_what_the_mask_hides(garbage):
-    mask = torch.tensor([[True, False, True], [True, True, False]])
-    new, old = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
-    dirty = torch.where(mask, new, garbage).requires_grad_()
-    clean = prefix_ratios(new, old, mask, cap=5.0)
-    found = prefix_ratios(dirty, torch.where(mask, old, garbage), mask, cap=5.0)
-    assert torch.equal(found.token, clean.token)
-    assert torch.equal(found.before, clean.before)
-    assert torch.equal(found.through, clean.through)
-    (gradient,) = torch.autograd.grad(found.token.sum(), dirty)
-    assert torch.isfinite(gradient).all()
-    assert (gradient[~mask] == 0).all()
 
 
 @given(case=tokens())

@@ -76,6 +76,11 @@ TEMPLATE = (
     "{% if add_generation_prompt %}t22{% endif %}{% if short %} t23{% endif %}"
 )
 
+
+def _importance(kind: str) -> Turn:
+    return Turn(MOVING | {"kl__penalty": {"kind": kind, "importance": "token"}}, MOVING | {"kl__penalty": kind})
+
+
 #: How a section's fields are turned in a whole run. Paths are relative to the test's directory.
 TURNS: dict[type, dict[str, Turn]] = {
     ModelSpec: {
@@ -195,10 +200,15 @@ TURNS: dict[type, dict[str, Turn]] = {
             "column": "second",
         }.items()
     },
+    **{PENALTIES[kind]: {"importance": _importance(kind)} for kind in ("exact", "future_sampled", "chi2")},
     PENALTIES["renyi"]: {
-        "alpha": Turn(MOVING | {"kl__penalty": {"kind": "renyi", "alpha": 3.0}}, MOVING | {"kl__penalty": "renyi"})
+        "alpha": Turn(MOVING | {"kl__penalty": {"kind": "renyi", "alpha": 3.0}}, MOVING | {"kl__penalty": "renyi"}),
+        "importance": _importance("renyi"),
     },
-    PENALTIES["in_reward"]: {"estimator": Turn({"kl__penalty": IN_REWARD_K2}, refused=UsageError)},
+    PENALTIES["in_reward"]: {
+        "estimator": Turn({"kl__penalty": IN_REWARD_K2}, refused=UsageError),
+        "importance": _importance("in_reward"),
+    },
     PENALTIES["in_loss"]: {
         "estimator": Turn({"kl__penalty": {"kind": "in_loss", "estimator": "k2"}}, K3),
         "ratio": Turn(MOVING | {"kl__penalty": {"kind": "in_loss", "estimator": "k3", "ratio": "none"}}, MOVING | K3),

@@ -22,6 +22,7 @@ from tests.training.enumerated import (
     small_policy,
     token_logprobs,
 )
+from tests.training.off_policy import move, moved_policy, off_policy, size_for
 from torch import Tensor
 
 from kleash.algorithms import CISPO, DAPO, GRPO, GSPO, RLOO
@@ -173,10 +174,10 @@ def test_weighted_penalty_has_the_gradient_of_the_weighted_kl(tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_weighted_penalty_is_exact_off_policy_too(tmp_path, monkeypatch):
-    size = _size_for(0.13)
-    policy, reference, moved = small_policy(1), small_policy(2), _moved(size)
+    size = size_for(0.13)
+    policy, reference, moved = small_policy(1), small_policy(2), moved_policy(size)
     algorithm = RLOO(group_size=2, epochs=2, clip="none", off_policy="full")
-    setting = Setting(algorithm, Exact(), moves=[_move(policy, size)], token_weight=WEIGHTS)
+    setting = Setting(algorithm, Exact(), moves=[move(policy, size)], token_weight=WEIGHTS)
     found = run_step(setting, policy, reference, pairs(policy), tmp_path, monkeypatch).seen[1]
     assert relative(found, _weighted_truth(moved, reference)) < LOOP
 
@@ -251,48 +252,11 @@ def test_mutations_fail(mutation, tmp_path, monkeypatch):
 # Off-policy: samples of the policy as it was, gradient after it has moved.
 
 
-def _move(policy, size):
-    random = torch.Generator().manual_seed(5)
-    return [size * torch.randn(p.shape, generator=random, dtype=p.dtype) for p in policy.trainable()]
-
-
-def _kl_moved(policy, moved) -> float:
-    p, q = token_logprobs(logits_of(policy)).sum(1).detach(), token_logprobs(logits_of(moved)).sum(1).detach()
-    return float((p.exp() * (p - q)).sum())
-
-
-def _size_for(kl: float) -> float:
-    """The scale of the move at which KL(old‖new) per sequence is `kl`, by bisection."""
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        moved = _moved(middle)
-        low, high = (middle, high) if _kl_moved(small_policy(1), moved) < kl else (low, middle)
-    return low
-
-
-def _moved(size: float):
-    moved = small_policy(1)
-    with torch.no_grad():
-        for parameter, delta in zip(moved.trainable(), _move(moved, size), strict=True):
-            parameter.add_(delta)
-    return moved
-
-
-def _off_policy(algorithm, penalty, reward, kl, tmp_path, monkeypatch) -> tuple[Tensor, Tensor]:
-    """(gradient of the second epoch, taken on samples of the first policy; −∇J / C at the moved policy)."""
-    size = _size_for(kl)
-    policy, reference, moved = small_policy(1), small_policy(2), _moved(size)
-    truth = -gradient(objective(moved, reference, BETA, reward), moved) / C
-    setting = Setting(algorithm, penalty, reward=reward, moves=[_move(policy, size)])
-    return run_step(setting, policy, reference, pairs(policy), tmp_path, monkeypatch).seen[1], truth
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("penalty", ["exact", "in_reward", "future_sampled"])
 def test_full_off_policy_form_is_exact(penalty, tmp_path, monkeypatch):
     algorithm = RLOO(group_size=2, epochs=2, clip="none", off_policy="full")
-    found, truth = _off_policy(algorithm, SEQUENCE_PENALTIES[penalty], scores(), 0.57, tmp_path, monkeypatch)
+    found, truth = off_policy(algorithm, SEQUENCE_PENALTIES[penalty], scores(), 0.57, tmp_path, monkeypatch)
     assert relative(found, truth) < LOOP
 
 
@@ -302,7 +266,7 @@ def test_full_off_policy_form_is_exact(penalty, tmp_path, monkeypatch):
 def test_default_off_policy_form_is_exact_in_the_kl_until_it_truncates(penalty, kl, tmp_path, monkeypatch):
     no_reward = torch.zeros(S, dtype=torch.float64)
     algorithm = RLOO(group_size=2, epochs=2, prefix_cap=100.0)
-    found, truth = _off_policy(algorithm, SEQUENCE_PENALTIES[penalty], no_reward, kl, tmp_path, monkeypatch)
+    found, truth = off_policy(algorithm, SEQUENCE_PENALTIES[penalty], no_reward, kl, tmp_path, monkeypatch)
     assert relative(found, truth) < LOOP
 
 
@@ -314,7 +278,7 @@ TRUNCATED_ERRORS = {0.016: 0.004, 0.13: 0.010, 0.57: 0.019}
 @pytest.mark.parametrize("kl", TRUNCATED_ERRORS)
 def test_default_off_policy_form_truncates_within_bounds(kl, tmp_path, monkeypatch):
     no_reward = torch.zeros(S, dtype=torch.float64)
-    found, truth = _off_policy(RLOO(group_size=2, epochs=2), Exact(), no_reward, kl, tmp_path, monkeypatch)
+    found, truth = off_policy(RLOO(group_size=2, epochs=2), Exact(), no_reward, kl, tmp_path, monkeypatch)
     assert relative(found, truth) < 2 * TRUNCATED_ERRORS[kl]
 
 

@@ -19,9 +19,10 @@ from torch import Tensor
 from kleash.algorithms.checks import check_group_relative
 from kleash.algorithms.clip import Clip, sides
 from kleash.algorithms.group_relative import Loss, Totals, weigh_groups
-from kleash.kl.penalties import Penalty, Ratios
+from kleash.kl.penalties import Penalty
+from kleash.kl.ratios import importance_ratios
 from kleash.rl.advantages import group_sum, leave_one_out, leave_one_out_alive
-from kleash.rl.policy_losses import clipped_surrogate, prefix_ratios, reduce_tokens
+from kleash.rl.policy_losses import clipped_surrogate, reduce_tokens
 from kleash.tensors import Batch, Look
 
 
@@ -55,16 +56,16 @@ class BestOfN:
         """
         mask, group = batch.mask, batch.rollout.group
         old = look.logprobs.detach() if batch.old is None else batch.old
-        ratios = prefix_ratios(look.logprobs, old, mask, cap=self.prefix_cap)
+        ratios, truncations = importance_ratios(look.logprobs, old, mask, self.prefix_cap, penalty.importance)
         members = group_sum(batch.scored.to(batch.score.dtype), group)
         weight = (members * self._kept(batch))[:, None].expand(mask.shape)  # a mean over prompts, as others are of rows
         surrogate = clipped_surrogate(ratios.token, weight, sides(self.clip))
         losses = surrogate.loss
-        kl = penalty.terms(look, mask, Ratios(ratios.token, ratios.before, ratios.through))
+        kl = penalty.terms(look, mask, ratios)
         if kl.own is not None:
             losses = losses + beta * kl.own
         if kl.to_go is not None:
-            losses = losses + beta * leave_one_out_alive(kl.to_go, mask, group, ratios.through) * look.logprobs
+            losses = losses + beta * leave_one_out_alive(kl.to_go, mask, group, ratios.credit) * look.logprobs
         value = reduce_tokens(
             weigh_groups(losses, batch),
             mask,
@@ -73,7 +74,7 @@ class BestOfN:
             tokens=totals.tokens,
             constant=totals.constant,
         )
-        return Loss(value, int((surrogate.clipped & mask).sum()), ratios.truncations)
+        return Loss(value, int((surrogate.clipped & mask).sum()), truncations)
 
     def _kept(self, batch: Batch) -> Float[Tensor, " B"]:
         """Weights that sum to 1 in each group with spread, and to 0 in the others."""

@@ -15,14 +15,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kleash.algorithms.clip import Clip, sides
-from kleash.kl.penalties import Penalty, Ratios
+from kleash.kl.penalties import Penalty
+from kleash.kl.ratios import Ratios, importance_ratios
 from kleash.rl.advantages import group_std, group_sum, leave_one_out, leave_one_out_alive
 from kleash.rl.policy_losses import (
     Length,
-    PrefixRatios,
     Surrogate,
     clipped_surrogate,
-    prefix_ratios,
     reduce_tokens,
     sequence_ratio,
     weighted_logprobs,
@@ -147,7 +146,9 @@ def group_relative_losses(
     """
     mask, full = batch.mask, how.off_policy == "full"
     old = look.logprobs.detach() if batch.old is None else batch.old
-    ratios = prefix_ratios(look.logprobs, old, mask, cap=None if full else how.prefix_cap)
+    cap = None if full else how.prefix_cap
+    importance = "prefix" if full else penalty.importance
+    ratios, truncations = importance_ratios(look.logprobs, old, mask, cap, importance)
     advantage = leave_one_out(batch.score, batch.scored, batch.rollout.group)[:, None].expand(mask.shape)
     if full:
         losses, clipped = _full_reward(look, batch, advantage, ratios), 0
@@ -156,13 +157,13 @@ def group_relative_losses(
         losses, clipped = surrogate.loss, int((surrogate.clipped & mask).sum())
 
     losses = scales.reward[:, None] * losses
-    kl = penalty.terms(look, mask, Ratios(ratios.token, ratios.before, ratios.through))
+    kl = penalty.terms(look, mask, ratios)
     if kl.own is not None:
         losses = losses + beta * scales.kl[:, None] * kl.own
     if kl.to_go is not None:
-        credit = leave_one_out_alive(kl.to_go, mask, batch.rollout.group, ratios.through)
+        credit = leave_one_out_alive(kl.to_go, mask, batch.rollout.group, ratios.credit)
         losses = losses + beta * scales.kl[:, None] * credit * look.logprobs
-    return TokenLosses(losses, clipped, ratios.truncations)
+    return TokenLosses(losses, clipped, truncations)
 
 
 def _surrogate(
@@ -180,9 +181,7 @@ def _surrogate(
     return clipped_surrogate(ratio, advantage, clip)
 
 
-def _full_reward(
-    look: Look, batch: Batch, advantage: Float[Tensor, "B T"], ratios: PrefixRatios
-) -> Float[Tensor, "B T"]:
+def _full_reward(look: Look, batch: Batch, advantage: Float[Tensor, "B T"], ratios: Ratios) -> Float[Tensor, "B T"]:
     """−[ρ_{1:T} R − ρ_{1:t} b] ℓ_t; ratios are 1 outside the mask, so the last column is ρ_{1:T}.
 
     A member with no other scored one beside it has no baseline, and so no credit.

@@ -24,11 +24,12 @@ from kleash.algorithms.group_relative import Loss, OffPolicy, Totals, ValueFigur
 from kleash.algorithms.ptx import Ptx
 from kleash.algorithms.step_penalty import StepPenalty
 from kleash.errors import UsageError
-from kleash.kl.penalties import Penalty, Ratios
+from kleash.kl.penalties import Penalty
+from kleash.kl.ratios import Ratios, importance_ratios
 from kleash.masked import whiten
 from kleash.records import Reading
 from kleash.rl.gae import Advantages, generalised_advantages, token_rewards
-from kleash.rl.policy_losses import PrefixRatios, clipped_surrogate, prefix_ratios, reduce_tokens
+from kleash.rl.policy_losses import clipped_surrogate, reduce_tokens
 from kleash.rl.value_losses import clipped_value_loss
 from kleash.tensors import Batch, Credit, Look
 
@@ -126,14 +127,16 @@ class PPO:
         assert credit.values is not None
         assert credit.returns is not None
         old = look.logprobs.detach() if batch.old is None else batch.old
-        ratios = prefix_ratios(look.logprobs, old, mask, cap=None if full else self.prefix_cap)
+        cap = None if full else self.prefix_cap
+        importance = "prefix" if full else penalty.importance
+        ratios, truncations = importance_ratios(look.logprobs, old, mask, cap, importance)
         if full:
             advantage = self._advantages(look, batch, penalty, beta, credit.values, ratios).advantage
             losses, clipped = -ratios.through * advantage * look.logprobs, 0
         else:
             surrogate = clipped_surrogate(ratios.token, credit.advantage, sides(self.clip))
             losses, clipped = surrogate.loss, int((surrogate.clipped & mask).sum())
-        own = penalty.terms(look, mask, Ratios(ratios.token, ratios.before, ratios.through)).own
+        own = penalty.terms(look, mask, ratios).own
         if own is not None:
             losses = losses + beta * credit.scale * own
         bound = None if self.clip_value == "none" else self.clip_value
@@ -154,7 +157,7 @@ class PPO:
         figures = ValueFigures(
             float(torch.where(mask, value.loss.detach(), 0.0).sum()), int((value.clipped & mask).sum())
         )
-        return Loss(reduced(losses + self.vf_coef * value.loss), clipped, ratios.truncations, figures)
+        return Loss(reduced(losses + self.vf_coef * value.loss), clipped, truncations, figures)
 
     def _advantages(
         self,
@@ -163,7 +166,7 @@ class PPO:
         penalty: Penalty,
         beta: float,
         values: Float[Tensor, "B T"],
-        ratios: PrefixRatios | None = None,
+        ratios: Ratios | None = None,
     ) -> Advantages:
         """From this look's KL; with ratios, of the policy that looks rather than of the one that sampled."""
         one = torch.ones_like(values)

@@ -18,11 +18,12 @@ from kleash.algorithms.checks import check_updates
 from kleash.algorithms.clip import Clip, sides
 from kleash.algorithms.group_relative import Loss, Totals, weigh_groups
 from kleash.errors import UsageError
-from kleash.kl.penalties import Penalty, Ratios
+from kleash.kl.penalties import Penalty
+from kleash.kl.ratios import Ratios, importance_ratios
 from kleash.masked import whiten
 from kleash.rl.advantages import leave_one_out
 from kleash.rl.gae import generalised_advantages, token_rewards
-from kleash.rl.policy_losses import clipped_surrogate, prefix_ratios, reduce_tokens
+from kleash.rl.policy_losses import clipped_surrogate, reduce_tokens
 from kleash.tensors import Batch, Credit, Look
 
 
@@ -86,9 +87,9 @@ class ReinforcePP:
         mask, credit = batch.mask, batch.credit
         assert credit is not None, "the loop asks for the credit before any loss"
         old = look.logprobs.detach() if batch.old is None else batch.old
-        ratios = prefix_ratios(look.logprobs, old, mask, cap=self.prefix_cap)
+        ratios, truncations = importance_ratios(look.logprobs, old, mask, self.prefix_cap, penalty.importance)
         surrogate = clipped_surrogate(ratios.token, credit.advantage, sides(self.clip))
-        own = penalty.terms(look, mask, Ratios(ratios.token, ratios.before, ratios.through)).own
+        own = penalty.terms(look, mask, ratios).own
         losses = surrogate.loss if own is None else surrogate.loss + beta * credit.scale * own
         value = reduce_tokens(
             weigh_groups(losses, batch),
@@ -98,4 +99,4 @@ class ReinforcePP:
             tokens=totals.tokens,
             constant=totals.constant,
         )
-        return Loss(value, int((surrogate.clipped & mask).sum()), ratios.truncations)
+        return Loss(value, int((surrogate.clipped & mask).sum()), truncations)

@@ -14,7 +14,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kleash.errors import UsageError
-from kleash.kl.terms import STRICT, KLTerms, Ratios, charge_of_positions
+from kleash.kl.ratios import Importance, Ratios, off_policy_label
+from kleash.kl.terms import STRICT, KLTerms, charge_of_positions
 from kleash.tensors import Look
 
 #: Where D₂ = log(1 + χ²) is above this many nats, χ² goes on as its tangent in D₂, value and slope continuous: its own
@@ -40,10 +41,12 @@ class Chi2:
     needs_reference: ClassVar[bool] = True
 
     kind: Literal["chi2"] = "chi2"
+    importance: Importance = "prefix"
 
     @property
     def label(self) -> str:
-        return "the expected sum over positions of χ²(policy‖reference): per position, not the χ² of whole sequences"
+        said = "the expected sum over positions of χ²(policy‖reference): per position, not the χ² of whole sequences"
+        return said + off_policy_label(self.importance)
 
     def measure(self, look: Look) -> Float[Tensor, "B T"]:
         """χ² = Σ π²/ref − 1 of each position (dimensionless), linear in log(1 + χ²) past CHI2_BOUND.
@@ -76,6 +79,7 @@ class Renyi:
 
     kind: Literal["renyi"] = "renyi"
     alpha: float = 2.0
+    importance: Importance = "prefix"
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.alpha) and self.alpha > 0 and abs(self.alpha - 1) >= 0.01):
@@ -88,7 +92,7 @@ class Renyi:
     def label(self) -> str:
         return (
             f"the expected sum over positions of the Rényi divergence of order {self.alpha:g}, policy‖reference: per "
-            "position, not that of whole sequences"
+            "position, not that of whole sequences" + off_policy_label(self.importance)
         )
 
     def measure(self, look: Look) -> Float[Tensor, "B T"]:

@@ -3,8 +3,9 @@
     loss of token t  +=  β [ own_t + stop_grad(to_go_t − baseline) ℓ_t ]         ℓ_t = log π(token t)
 
 `exact` and `future_sampled` use both halves, `in_reward` only the credit, `in_loss` only the loss; `chi2` and `renyi`
-are in `divergence_penalties`. A combination whose gradient is not what its name says is refused when the object is
-made, with the reason and the alternative.
+are in `divergence_penalties`. `importance` is the form of the ratios after a step's first update (`ratios.py`). A
+combination whose gradient is not what its name says is refused when the object is made, with the reason and the
+alternative.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from torch import Tensor
 from kleash.errors import UsageError
 from kleash.kl.divergence_penalties import Chi2, Renyi
 from kleash.kl.estimators import k1, k2, k3
-from kleash.kl.terms import STRICT, KLTerms, Penalty, Ratios, charge_of_positions, kl_to_come
+from kleash.kl.ratios import Importance, Ratios, off_policy_label
+from kleash.kl.terms import STRICT, KLTerms, Penalty, charge_of_positions, kl_to_come
 from kleash.tensors import Look
 
 
@@ -39,10 +41,12 @@ class Exact:
     needs_reference: ClassVar[bool] = True
 
     kind: Literal["exact"] = "exact"
+    importance: Importance = "prefix"
 
     @property
     def label(self) -> str:
-        return "the sequence's reverse KL(policy‖reference); exact at each position, seldom noisier than a sampled one"
+        said = "the sequence's reverse KL(policy‖reference); exact at each position, seldom noisier than a sampled one"
+        return said + off_policy_label(self.importance)
 
     def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
         """Own term ρ_{<t} K_t, credit Σ_{n>t} ρ_{<n} K_n. Nats.
@@ -62,6 +66,7 @@ class InReward:
 
     kind: Literal["in_reward"] = "in_reward"
     estimator: Literal["k1", "k2", "k3", "exact"] = "k1"
+    importance: Importance = "prefix"
 
     def __post_init__(self) -> None:
         if self.estimator in ("k2", "k3"):
@@ -77,7 +82,8 @@ class InReward:
 
     @property
     def label(self) -> str:
-        return "the sequence's reverse KL(policy‖reference), sampled (k1): unbiased and noisy"
+        said = "the sequence's reverse KL(policy‖reference), sampled (k1): unbiased and noisy"
+        return said + off_policy_label(self.importance)
 
     def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
         """No own term, credit Σ_{n≥t} ρ_{1:n} k1_n. Nats.
@@ -86,7 +92,7 @@ class InReward:
         Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
         """
         x = torch.where(mask, ratios.through * k1(_log_ratio(look)).detach(), 0.0)
-        return KLTerms(own=None, to_go=x + kl_to_come(x, mask))
+        return KLTerms(own=None, to_go=ratios.score * (x + kl_to_come(x, mask)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,10 @@ class InLoss:
             return "Σ_t E_prefix ∇KL(reference‖policy): a forward KL at each position (GRPO as published)"
         return "Σ_t E_prefix ∇KL(policy‖reference): a reverse KL at each position, without the KL of later tokens"
 
+    @property
+    def importance(self) -> None:
+        return None
+
     def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
         """Own term only. Nats.
 
@@ -150,10 +160,12 @@ class FutureSampled:
     needs_reference: ClassVar[bool] = True
 
     kind: Literal["future_sampled"] = "future_sampled"
+    importance: Importance = "prefix"
 
     @property
     def label(self) -> str:
-        return "the sequence's reverse KL(policy‖reference), sampled: noisier than `exact`"
+        said = "the sequence's reverse KL(policy‖reference), sampled: noisier than `exact`"
+        return said + off_policy_label(self.importance)
 
     def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
         """Own term sg(ρ_{1:t}) k2_t, credit Σ_{n>t} ρ_{1:n} k1_n. Nats.
@@ -162,8 +174,8 @@ class FutureSampled:
         Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
         """
         log_ratio = _log_ratio(look)
-        own = ratios.through * k2(log_ratio)
-        return KLTerms(own=own, to_go=kl_to_come(ratios.through * k1(log_ratio), mask))
+        come = kl_to_come(ratios.through * k1(log_ratio), mask)
+        return KLTerms(own=ratios.credit * k2(log_ratio), to_go=ratios.score * come)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +190,10 @@ class NoPenalty:
     @property
     def label(self) -> str:
         return "none"
+
+    @property
+    def importance(self) -> None:
+        return None
 
     def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
         """Nothing in the loss, nothing in the advantage.

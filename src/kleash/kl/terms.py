@@ -1,4 +1,4 @@
-"""What a penalty is made of: the ratios it is given, its two terms, and how a charge per position becomes them."""
+"""What a penalty is made of: its two terms, and how a charge per position becomes them."""
 
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -7,20 +7,10 @@ from jaxtyping import Bool, Float
 from pydantic import ConfigDict
 from torch import Tensor
 
+from kleash.kl.ratios import Importance, Ratios
 from kleash.tensors import Look
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class Ratios(NamedTuple):
-    """Importance ratios of the policy to the old policy, per token; all 1 in the first update after sampling.
-
-    token: ρ_t, live. before: ρ_{<t} = Π_{s<t} ρ_s. through: ρ_{1:t}. The products are detached and may be truncated.
-    """
-
-    token: Float[Tensor, "B T"]
-    before: Float[Tensor, "B T"]
-    through: Float[Tensor, "B T"]
 
 
 class KLTerms(NamedTuple):
@@ -39,6 +29,11 @@ class Penalty(Protocol):
     @property
     def label(self) -> str:
         """What the expected gradient of this choice is, in words."""
+        ...
+
+    @property
+    def importance(self) -> Importance | None:
+        """The form of the ratios on its charges; None: it takes no product of them, so there is none to truncate."""
         ...
 
     def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms: ...
@@ -65,12 +60,14 @@ def charge_of_positions(
     Own term ρ_{<t} D_t, credit Σ_{n>t} ρ_{<n} D_n, by the product rule: ∇E[D_n] = E[∇D_n + D_n Σ_{t<n} ∇ℓ_t].
     With weights w_t of the sampled tokens it is ∇E_π[Σ_t w_t D_t]. w_t depends on token t itself, so that token has
     credit to take for it, and the ratio through t: own term ρ_{1:t} w_t D_t, credit Σ_{n≥t} ρ_{1:n} w_n D_n.
+    So with prefix ratios; the other forms are in `kleash.kl.ratios`.
 
     Source: Amini et al. 2025, arXiv 2504.10637 (for the KL).
     Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
     """
     if weight is not None:
-        own = ratios.through * weight * value
-        return KLTerms(own=own, to_go=torch.where(mask, own.detach(), 0.0) + kl_to_come(own, mask))
+        charge = ratios.through * weight * value
+        come = torch.where(mask, charge.detach(), 0.0) + kl_to_come(charge, mask)
+        return KLTerms(own=ratios.score * charge, to_go=ratios.score * come)
     own = ratios.before * value
-    return KLTerms(own=own, to_go=kl_to_come(own, mask))
+    return KLTerms(own=own, to_go=ratios.score * kl_to_come(own, mask))

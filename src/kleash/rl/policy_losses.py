@@ -9,35 +9,6 @@ from torch import Tensor
 Length = Literal["constant", "sequence_mean", "token_mean"]
 
 
-class PrefixRatios(NamedTuple):
-    """token: ρ_t, live. before: ρ_{<t}, through: ρ_{1:t}, detached. truncations: tokens with a truncated product."""
-
-    token: Float[Tensor, "B T"]
-    before: Float[Tensor, "B T"]
-    through: Float[Tensor, "B T"]
-    truncations: int
-
-
-def prefix_ratios(
-    logprobs: Float[Tensor, "B T"], old: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"], cap: float | None
-) -> PrefixRatios:
-    """ρ_t = π/π_old of each token and the products up to it, truncated at `cap` (None: not).
-
-    Exactly 1 everywhere when old is logprobs. Tokens outside the mask count as ratio 1.
-
-    Source: Zhang et al. 2025, arXiv 2505.17508 (off-policy KL); truncation: Ionides 2008.
-    Proved by: tests/rl/test_policy_losses.py::test_prefix_ratios_equal_slow_loop
-    """
-    log_token = torch.where(mask, logprobs - old, 0.0)
-    log_through = log_token.detach().cumsum(1)
-    through, before = log_through.exp(), (log_through - log_token.detach()).exp()
-    truncations = 0
-    if cap is not None:
-        truncations = int(((through > cap) | (before > cap))[mask].sum())
-        through, before = through.clamp_max(cap), before.clamp_max(cap)
-    return PrefixRatios(log_token.exp(), before, through, truncations)
-
-
 def sequence_ratio(
     logprobs: Float[Tensor, "B T"], old: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]
 ) -> Float[Tensor, "B T"]:

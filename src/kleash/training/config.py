@@ -8,10 +8,22 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from kleash.algorithms import CISPO, DAPO, GRPO, GSPO, OWN_PENALTY, PPO, RLOO, BestOfN, LearnsValues, ReinforcePP
+from kleash.algorithms import (
+    CISPO,
+    DAPO,
+    GRPO,
+    GSPO,
+    OWN_PENALTY,
+    PPO,
+    RLOO,
+    BestOfN,
+    CreditsSteps,
+    LearnsValues,
+    ReinforcePP,
+)
 from kleash.errors import UsageError
 from kleash.kl.divergence_penalties import order_of
-from kleash.kl.penalties import Exact
+from kleash.kl.penalties import Exact, InReward
 from kleash.models.spec import Chat, ModelSpec
 from kleash.records import Target
 from kleash.rewards.spec import RewardSpec
@@ -105,6 +117,7 @@ class Config:
             )
         if not isinstance(self.algorithm, LearnsValues):
             self._check_no_critic()
+        self._check_importance()
 
     def _check_no_critic(self) -> None:
         for name, value in (
@@ -116,6 +129,22 @@ class Config:
                     f'{name} = {value!r} would not be used: algorithm.kind = "{self.algorithm.kind}" has no value '
                     'function; leave it out, or use kind = "ppo"'
                 )
+
+    def _check_importance(self) -> None:
+        """A form of the KL's ratios that the algorithm would not use, or that contradicts what it promises."""
+        importance = self.kl.penalty.importance
+        if importance in (None, "prefix"):
+            return
+        if getattr(self.algorithm, "off_policy", None) == "full":
+            raise UsageError(
+                f'kl.penalty.importance = "{importance}" and algorithm.off_policy = "full" contradict each other: '
+                '"full" is the exact gradient with every prefix ratio; leave importance out'
+            )
+        if isinstance(self.algorithm, CreditsSteps) and isinstance(self.kl.penalty, InReward):
+            raise UsageError(
+                f'kl.penalty.importance = "{importance}" would not be used: algorithm.kind = "{self.algorithm.kind}" '
+                'has the whole charge of "in_reward" in its advantages, with the clipped token ratio; leave it out'
+            )
 
     def _check_budget(self) -> None:
         budget, longest = self.kl.ceiling, self.train.max_new_tokens
