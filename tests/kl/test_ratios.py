@@ -126,11 +126,13 @@ def test_exact_is_the_prefix_ratio_kept_in_the_graph():
     def charge(logprobs):
         return (logprobs.exp() + logprobs.roll(1, 1)).square()
 
-    live = sum(
-        math.prod([(x[i, s] - old[i, s]).exp() for s in range(t)]) * charge(x)[i, t] for i, t in mask.nonzero().tolist()
-    )
+    live = torch.zeros((), dtype=torch.float64)
+    for i, t in mask.nonzero().tolist():
+        live = live + math.prod([(x[i, s] - old[i, s]).exp() for s in range(t)]) * charge(x)[i, t]
     (truth,) = torch.autograd.grad(live, x)
     terms = charge_of_positions(charge(x), mask, importance_ratios(x, old, mask, None).ratios)
+    assert terms.own is not None
+    assert terms.to_go is not None
     (found,) = torch.autograd.grad(torch.where(mask, terms.own + terms.to_go * x, 0.0).sum(), x)
     torch.testing.assert_close(found, truth, rtol=EXACT, atol=EXACT)
 

@@ -92,7 +92,7 @@ def off_policy_label(importance: Importance) -> str:
 
 
 def _capped(ratio: Float[Tensor, "B T"], cap: float | None) -> Float[Tensor, "B T"]:
-    return ratio if cap is None else ratio.clamp_max(cap)
+    return ratio if cap is None else ratio.clamp_max(cap)  # counted by _over
 
 
 def _over(ratio: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"], cap: float | None) -> int:
