@@ -96,6 +96,10 @@ def _function(use: str, spec: RewardSpec, device: str) -> tuple[str, Callable[..
         from kleash.rewards.reward_model import RewardModel  # brings torch and transformers
 
         return rest, RewardModel.load(rest, spec.args, device)
+    if adapter == "judge":
+        from kleash.rewards.judge.reward import JudgeReward  # and an HTTP client
+
+        return "judge", JudgeReward.load(rest, spec.args, device)
     target = _find(rest if adapter in ADAPTERS else use)
     if not callable(target):
         raise UsageError(f"reward {use!r} is a {type(target).__name__}, not a function")
