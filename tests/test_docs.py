@@ -18,6 +18,7 @@ from kleash.cli import app
 from kleash.kl.penalties import PENALTIES
 from kleash.models.following import FOLLOWING
 from kleash.models.spec import Adapter, ModelSpec
+from kleash.rewards.judge import JudgeSpec
 from kleash.rewards.shapes import SHAPES
 from kleash.rewards.spec import RewardSpec
 from kleash.training.api import start
@@ -210,6 +211,7 @@ def test_config_page_has_every_key_and_default(heading: str, spec: type) -> None
         ("sft.md", "### [data] of sft", SFTData),
         ("sft.md", "### [kl] of sft", SFTKL),
         ("sft.md", "### [train] of sft, dpo and reward", OfflineTrain),
+        ("judge.md", "## All settings", JudgeSpec),
     ],
 )
 def test_a_page_of_a_verb_has_every_key_and_default(page: str, heading: str, spec: type) -> None:

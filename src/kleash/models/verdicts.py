@@ -32,9 +32,12 @@ class NextWord:
 
     @cached_property
     def special(self) -> dict[int, str]:
-        """Tokens that are no plain text, by number: those of the template and the like. White space is text."""
-        added = self.tokenizer.added_tokens_decoder
-        return {number: token.content for number, token in added.items() if token.content.strip()}
+        """Tokens that are no plain text, by number: those of the template and the like.
+
+        White space is text, and so is the token that stands for whatever the tokenizer does not know.
+        """
+        added, unknown = self.tokenizer.added_tokens_decoder, self.tokenizer.unk_token_id
+        return {n: token.content for n, token in added.items() if token.content.strip() and n != unknown}
 
     def encode(self, question: str) -> list[int]:
         """As a user's message with the answer opened, or as text where there is no template."""

@@ -19,8 +19,8 @@ class RewardSpec:
     """Which reward, how much it counts and how long it may take.
 
     use: "vader", "exact", "numeric", "regex"; "mypackage.rewards:polite"; "./reward.py:polite"; a function written for
-        another library: "trl:./r.py:fn", "verl:./r.py:compute_score"; a reward model: "model:./rm". A list of
-        them is an ensemble.
+        another library: "trl:./r.py:fn", "verl:./r.py:compute_score"; a reward model: "model:./rm"; a judge:
+        "judge:kleash:smollm2", "judge:http://127.0.0.1:8000/v1". A list of them is an ensemble.
     weight: its factor in the total score. 0: watched and logged, but without any effect on training.
     name: its name in the log; by default the name of the function.
     timeout_s: seconds one call (one step's samples) may take. 0: no limit, called on the trainer's own thread.

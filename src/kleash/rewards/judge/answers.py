@@ -1,7 +1,7 @@
 """What a judge said, and what it means: a probability for each allowed verdict, or a reason why there is none."""
 
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from kleash.rewards.judge.questions import Question
 
@@ -27,6 +27,7 @@ class Said(NamedTuple):
     lost: bool = False
 
 
+@runtime_checkable
 class Backend(Protocol):
     """Whatever answers questions."""
 

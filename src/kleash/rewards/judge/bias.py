@@ -58,7 +58,7 @@ def agreement(agreed: Sequence[bool]) -> Interval | None:
     if not agreed:
         return None
     n, k = len(agreed), sum(agreed)
-    low, high = wilson(k, n)
+    low, high = wilson(float(k), n)
     return Interval(k / n, low, high, math.sqrt(k / n * (1 - k / n) / n), n)
 
 

@@ -189,6 +189,8 @@ class Judge:
 
 def _answered(backend: Backend, missing: dict[str, Question]) -> Iterator[tuple[str, Said]]:
     keys = list(missing)
+    if not keys:
+        return
     with closing(backend.ask(list(missing.values()))) as answers:  # a server's requests end with it
         for i, one in answers:
             yield keys[i], one

@@ -86,7 +86,7 @@ class JudgeReward:
 
 
 def meetings(n: int, rivals: Rivals | int) -> list[tuple[int, int]]:
-    """Who of n meets whom, each pair once: all, the first and every other, or each and `rivals` neighbours in a ring."""
+    """Who of n meets whom, each pair once: all; the first and every other; or each `rivals` neighbours in a ring."""
     if rivals == "anchor":
         return [(0, i) for i in range(1, n)]
     if rivals == "all" or rivals >= n - 1:

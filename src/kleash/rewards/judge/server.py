@@ -52,7 +52,6 @@ class Server:
     url: str
     spec: JudgeSpec
     key: str | None = None
-    first_wait: float = FIRST_WAIT
 
     def __repr__(self) -> str:
         return f"Server({self.url!r}, {self.spec.model!r})"  # without the key
@@ -113,7 +112,7 @@ class Server:
 
     def _wait(self, tries: int, asked: float | None) -> float:
         """Seconds: what the server asked for, and never less; else a random share of a limit that doubles."""
-        grown = min(self.first_wait * 2 ** (tries - 1), LONGEST_WAIT)
+        grown = min(FIRST_WAIT * 2 ** min(tries - 1, 20), LONGEST_WAIT)
         jitter = random.SystemRandom().uniform(0.5, 1.0) * grown  # not a stream that a run's seed decides
         return jitter if asked is None else asked + jitter / 4
 
