@@ -32,15 +32,18 @@ def is_adapted(model: Any) -> bool:
     return isinstance(model, PeftModel)
 
 
-def attach(model: Any, adapter: Adapter, base: str, seed: int) -> Any:
-    """A fresh adapter on `model`: B = 0, so it changes nothing yet. Its A is drawn from `seed`."""
+def attach(model: Any, adapter: Adapter, base: str, seed: int, *, head: str | None = None) -> Any:
+    """A fresh adapter on `model`: B = 0, so it changes nothing yet. Its A is drawn from `seed`.
+
+    head: of a classifier, by name: it gets none.
+    """
     config = LoraConfig(
         r=adapter.rank,
         lora_alpha=adapter.alpha or adapter.rank,  # type: ignore[arg-type]  # peft says int, divides as float
         target_modules=adapter.targets,
-        exclude_modules=_passed_by(model) if adapter.targets == "all-linear" else None,
+        exclude_modules=_passed_by(model, head) if adapter.targets == "all-linear" else None,
         lora_dropout=0.0,
-        task_type="CAUSAL_LM",
+        task_type="CAUSAL_LM" if head is None else None,
     )
     try:
         with torch.random.fork_rng(devices=[]):
@@ -48,14 +51,16 @@ def attach(model: Any, adapter: Adapter, base: str, seed: int) -> Any:
             adapted = get_peft_model(model, config)
     except ValueError as error:
         raise UsageError(f"no adapter fits model.adapter.targets = {adapter.targets!r}: {error}") from None
-    check_adapted(adapted.get_base_model())
+    if head is None:
+        check_adapted(adapted.get_base_model())
     adapted.peft_config[POLICY_ADAPTER].base_model_name_or_path = base
     return adapted
 
 
-def _passed_by(model: Any) -> list[str]:
-    """What "all-linear" leaves alone besides the head: linear layers that peft cannot wrap."""
-    names = ["out_proj"] if getattr(model.config, "model_type", None) in _MAMBA else []
+def _passed_by(model: Any, head: str | None) -> list[str]:
+    """What "all-linear" leaves alone: a classifier's head, and linear layers that peft cannot wrap."""
+    names = [] if head is None else [head]
+    names += ["out_proj"] if getattr(model.config, "model_type", None) in _MAMBA else []
     # a router that is a linear layer by its class and answers with more than a product (Llama 4)
     routers = [name for name, m in model.named_modules() if isinstance(m, nn.Linear) and "Router" in type(m).__name__]
     return names + routers

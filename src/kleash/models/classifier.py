@@ -64,9 +64,28 @@ def load_classifier(name: str, dtype: torch.dtype, device: str) -> Classifier:
         UsageError: there is none, or it is a language model without a classification head, or it brings code.
         RunError: its weights are not whole.
     """
-    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoTokenizer
 
     directory = resolve(name)
+    model = read_classifier(directory, dtype)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(directory)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise RunError(_unread(directory, error)) from None
+    switch_off_dropout(model)
+    model.requires_grad_(False).eval().to(device)
+    labels = tuple(str(model.config.id2label[i]) for i in range(model.config.num_labels))
+    return Classifier(model, tokenizer, labels, limit_of(model.config, tokenizer))
+
+
+def read_classifier(directory: Path, dtype: torch.dtype) -> Any:
+    """The transformers model in a directory, as `load_classifier` wants it, on the CPU.
+
+    Raises:
+        UsageError, RunError: as `load_classifier`.
+    """
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
     _check(directory)
     check_weights(directory)
     config: Any = AutoConfig.from_pretrained(directory)
@@ -75,20 +94,20 @@ def load_classifier(name: str, dtype: torch.dtype, device: str) -> Classifier:
             loaded: Any = AutoModelForSequenceClassification.from_pretrained(
                 directory, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True
             )
-        tokenizer = AutoTokenizer.from_pretrained(directory)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise RunError(f"the reward model in {directory} could not be loaded: {reason}") from None
+        raise RunError(_unread(directory, error)) from None
     model, info = loaded
     if absent := sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"]):
         raise UsageError(
             f"the model in {directory} lacks {len(absent)} weights of a classifier ({absent[0]} first), which would "
             "have been random; a reward model is saved by AutoModelForSequenceClassification"
         )
-    switch_off_dropout(model)
-    model.requires_grad_(False).eval().to(device)
-    labels = tuple(str(config.id2label[i]) for i in range(config.num_labels))
-    return Classifier(model, tokenizer, labels, _limit(config, tokenizer))
+    return model
+
+
+def _unread(directory: Path, error: Exception) -> str:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return f"the reward model in {directory} could not be loaded: {reason}"
 
 
 def _check(directory: Path) -> None:
@@ -108,7 +127,7 @@ def _check(directory: Path) -> None:
         )
 
 
-def _limit(config: Any, tokenizer: Any) -> int | None:
+def limit_of(config: Any, tokenizer: Any) -> int | None:
     """The smaller of what the model has positions for and what its tokenizer says; RoBERTa's are not the same."""
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     known = [n for n in (positions, tokenizer.model_max_length) if n is not None and n < 10**9]

@@ -47,7 +47,7 @@ def head_of(model: Any, recipe: Recipe) -> Head:
     layer = model.get_output_embeddings()
     if layer is None:
         raise RunError(f"{type(model).__name__} has no language-model head, so it cannot be a policy")
-    if _adapted(layer):
+    if is_adapted_layer(layer):
         raise RunError(
             f"the head of this model is a {type(layer).__name__}; kleash trains no adapter on the head: "
             "take lm_head and the embeddings out of the adapter's targets and of modules_to_save"
@@ -67,14 +67,15 @@ def check_adapted(model: Any) -> None:
         RunError: there is one.
     """
     weight, embedding = head_of(model, Recipe(0)).weight, model.get_input_embeddings()
-    if _adapted(embedding) and embedding.weight is weight:
+    if is_adapted_layer(embedding) and embedding.weight is weight:
         raise RunError(
             f"the head of {type(model).__name__} shares its weight with the embeddings, and an adapter on the "
             "embeddings alone would part them; take the embeddings out of the adapter's targets"
         )
 
 
-def _adapted(layer: Any) -> bool:
+def is_adapted_layer(layer: Any) -> bool:
+    """Whether an adapter sits on it."""
     return type(layer).__module__.startswith("peft")
 
 

@@ -75,13 +75,13 @@ def _assemble(spec: ModelSpec, directory: Path, stored: torch.dtype, seed: int) 
     model, base, adapter = _model(spec, directory, stored, seed)
     switch_off_dropout(model)
     model.to(device)
-    tokenizer = _tokenizer(directory, base, spec.trust_remote_code)
+    tokenizer = read_tokenizer(directory, base, spec.trust_remote_code)
 
     compute = torch.bfloat16 if spec.dtype == "bfloat16" else None
     policy = Policy(model, recipe_from(text_config(model), _vocab(model, tokenizer)), compute=compute).eval()
     probe_head(policy.causal, policy.recipe)
     if spec.gradient_checkpointing:
-        _checkpoint_activations(policy)
+        checkpoint_activations(policy)
     ways = probe_paths(policy)
     critic = None
     if spec.critic is not None:
@@ -92,7 +92,7 @@ def _assemble(spec: ModelSpec, directory: Path, stored: torch.dtype, seed: int) 
         tokenizer=tokenizer,
         name=spec.policy,
         source=directory,
-        context=_context(policy.config),
+        context=context_of(policy.config),
         ends=_ends(policy, tokenizer, spec.policy),
         paths=ways.training,
         reading=ways.reading,
@@ -114,7 +114,7 @@ def _model(
     model = checkpoint_files.read_model(directory, stored, code)
     if spec.adapter is None:
         return model, directory, None
-    return adapters.attach(model, spec.adapter, _recordable(spec.policy, directory), seed), directory, "fresh"
+    return adapters.attach(model, spec.adapter, recordable(spec.policy, directory), seed), directory, "fresh"
 
 
 def _vocab(model: Any, tokenizer: Any) -> int:
@@ -123,13 +123,13 @@ def _vocab(model: Any, tokenizer: Any) -> int:
     return min(rows, max(tokenizer.get_vocab().values()) + 1)
 
 
-def _context(config: Any) -> int:
+def context_of(config: Any) -> int:
     """Positions that the model was made for, by either of its names; sys.maxsize where it names none."""
     named = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))
     return next((length for length in named if length), sys.maxsize)
 
 
-def _checkpoint_activations(policy: Policy) -> None:
+def checkpoint_activations(policy: Policy) -> None:
     try:
         policy.causal.activation_checkpointing_enable({"use_reentrant": False})
     except ValueError:
@@ -139,7 +139,7 @@ def _checkpoint_activations(policy: Policy) -> None:
     policy.train()  # eval() would silently switch checkpointing off
 
 
-def _recordable(name: str, directory: Path) -> str:
+def recordable(name: str, directory: Path) -> str:
     """How an adapter names its base: by hub id where it has one, else by where it lies."""
     return name if not name.startswith("kleash:") and not Path(name).expanduser().exists() else str(directory)
 
@@ -174,7 +174,7 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def _tokenizer(directory: Path, base: Path, trust: bool) -> Any:
+def read_tokenizer(directory: Path, base: Path, trust: bool) -> Any:
     from transformers import AutoTokenizer
 
     home = directory if (directory / "tokenizer_config.json").is_file() else base
