@@ -32,7 +32,11 @@ _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 3e-2}
 
 
 class Scorer(nn.Module):
-    """Scores texts. Attributes: trunk: body and head in one classifier, whose paths, precision and adapters it keeps."""
+    """Scores texts.
+
+    Attributes:
+        trunk: body and head in one classifier, whose paths, precision and adapters it keeps.
+    """
 
     def __init__(self, trunk: Policy) -> None:
         super().__init__()

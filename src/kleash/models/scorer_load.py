@@ -1,4 +1,4 @@
-"""From a ModelSpec to a reward model that is ready to train: of a language model with a fresh head, or of one there is."""
+"""From a ModelSpec to a reward model, ready to train: a language model with a fresh head, or one that is there."""
 
 import json
 import sys
@@ -123,12 +123,13 @@ def _with_head(causal: Any, seed: int) -> Any:
 
     body, config = body_of(causal), causal.config
     config.num_labels, config.id2label, config.label2id = 1, {0: LABEL}, {LABEL: 0}
+    model: Any = None
     try:
         with torch.device("meta"):  # its own weights are not used
-            model: Any = AutoModelForSequenceClassification.from_config(config)
-    except ValueError:
-        model = None
-    place = "" if model is None else model.base_model_prefix
+            model = AutoModelForSequenceClassification.from_config(config)
+    except ValueError:  # none for this family
+        pass
+    place = str(getattr(model, "base_model_prefix", ""))
     if type(getattr(model, place, None)) is not type(body) or not isinstance(getattr(model, HEAD, None), nn.Linear):
         raise RunError(
             f"transformers has no sequence classifier with one product on the states of {type(causal).__name__}, so "
