@@ -33,9 +33,13 @@ class Stub:
     lock: threading.Lock = field(default_factory=threading.Lock)
     silence: threading.Event = field(default_factory=threading.Event)
     url: str = ""
+    port: int = 0
+    dies_after: int | None = None
 
     def next(self, body: dict[str, Any], headers: dict[str, str]) -> str:
         with self.lock:
+            if len(self.seen) == self.dies_after:
+                return "dead"
             self.seen.append((body, headers))
             return self.misdeeds.pop(0) if self.misdeeds else "good"
 
@@ -83,6 +87,10 @@ def serving(stub: Stub) -> Iterator[Stub]:
                 self.close_connection = True
             elif misdeed == "garbage":
                 self._send(b"\x00\xff<html>busy</html>")
+            elif misdeed == "dead":
+                server.socket.close()
+                self.connection.shutdown(socket.SHUT_RDWR)
+                self.close_connection = True
             elif misdeed.startswith("json "):
                 self._send(misdeed.removeprefix("json ").encode())
             else:
@@ -101,7 +109,7 @@ def serving(stub: Stub) -> Iterator[Stub]:
 
         def handle_error(self, *_: Any) -> None: ...  # connections end badly here: that is what it is for
 
-    server = Quiet(("127.0.0.1", 0), Handler)
+    server = Quiet(("127.0.0.1", stub.port), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     stub.url = f"http://127.0.0.1:{server.server_address[1]}/v1"

@@ -14,8 +14,9 @@ import random
 import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -32,7 +33,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 120.0
 MOST_BYTES = 4_000_000
 #: Of the most likely tokens, as many as servers give.
 TOP = 20
-SILENT, ABSENT = "no answer in time", "no connection"
+SILENT, ABSENT, HALF = "no answer in time", "no connection", "half a response"
 _WORTH_ANOTHER_TRY = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 _NO_USE = {401, 403, 404, 405}
 
@@ -83,17 +84,35 @@ class Server:
         stop, gone = threading.Event(), threading.Event()
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         limits = httpx2.Limits(max_connections=self.spec.concurrency)
-        with httpx2.Client(
+        client = httpx2.Client(
             headers=headers, timeout=self.spec.timeout_s, limits=limits, trust_env=not _here(self.url)
-        ) as client:
-            pool = ThreadPoolExecutor(self.spec.concurrency, thread_name_prefix="kleash-judge")
-            try:
-                waiting = {pool.submit(self._one, client, q, stop, gone): i for i, q in enumerate(questions)}
-                for done in as_completed(waiting):
-                    yield waiting[done], done.result()
-            finally:
-                stop.set()
-                pool.shutdown(wait=False, cancel_futures=True)
+        )
+        waiting: SimpleQueue[int] = SimpleQueue()
+        answered: SimpleQueue[tuple[int, Said | BaseException]] = SimpleQueue()
+
+        def work() -> None:
+            with suppress(Empty):
+                while not stop.is_set():
+                    i = waiting.get_nowait()
+                    try:
+                        answered.put((i, self._one(client, questions[i], stop, gone)))
+                    except BaseException as error:
+                        answered.put((i, error))
+
+        for i in range(len(questions)):
+            waiting.put(i)
+        # daemons: a process that is told to stop does not wait for a server that says nothing
+        for _ in range(min(self.spec.concurrency, len(questions))):
+            threading.Thread(target=work, name="kleash-judge", daemon=True).start()
+        try:
+            for _ in questions:
+                i, found = answered.get()
+                if isinstance(found, BaseException):
+                    raise found
+                yield i, found
+            client.close()
+        finally:
+            stop.set()
 
     def _one(self, client: httpx2.Client, question: Question, stop: threading.Event, gone: threading.Event) -> Said:
         """One question, with its tries. `gone`: nobody could be reached lately, so one try has to do."""
@@ -138,7 +157,7 @@ class Server:
         except httpx2.TimeoutException:
             return _Failed(SILENT)
         except (httpx2.RemoteProtocolError, httpx2.DecodingError, httpx2.ReadError):
-            return _Failed("half a response")
+            return _Failed(HALF)
         except httpx2.TransportError:
             return _Failed(ABSENT)
         except httpx2.HTTPError as error:
