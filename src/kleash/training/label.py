@@ -67,7 +67,7 @@ def label(
     tie: float = 0.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Labelled:
-    """Judges the pairs of `source` and writes those with a preference to `out`, as rows that `kleash dpo` reads.
+    """Judges the pairs of `source` and writes those with a preference to `out`, as rows that DPO and reward models are trained on.
 
     Args:
         source: rows with `prompt` and `a`, `b`, or with `chosen` and `rejected`; any format that prompts have.
