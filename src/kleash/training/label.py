@@ -67,7 +67,7 @@ def label(
     tie: float = 0.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Labelled:
-    """Judges the pairs of `source` and writes those with a preference to `out`, as rows that DPO and reward models are trained on.
+    """Judges the pairs of `source` and writes those with a preference to `out`, a file of pairs to train on.
 
     Args:
         source: rows with `prompt` and `a`, `b`, or with `chosen` and `rejected`; any format that prompts have.
