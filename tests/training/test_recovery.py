@@ -151,8 +151,17 @@ def test_a_run_that_goes_back_can_be_killed_as_well(tmp_path, monkeypatch, dies_
     same_run(tmp_path / "whole", tmp_path / "run")
 
 
-def test_a_policy_that_gives_no_numbers_goes_back_at_once(tmp_path, monkeypatch):
+LOOP = """
+def one(prompts, generate):
+    return [{"ids": ids, "mask": [True] * len(ids)} for ids in generate([[] for _ in prompts])]
+"""
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["sampler", "a loop of the user's own"])
+def test_a_policy_that_gives_no_numbers_goes_back_at_once(tmp_path, monkeypatch, own):
     """The weights themselves are broken, and saved so, before anything shows it: the sampler finds out."""
+    (tmp_path / "env.py").write_text(LOOP)
+    changes = {"data__rollout": f"{tmp_path / 'env.py'}:one"} if own else {}
     real = online._take_step
     done = []
 
@@ -164,7 +173,7 @@ def test_a_policy_that_gives_no_numbers_goes_back_at_once(tmp_path, monkeypatch)
                 job.loaded.policy.head().weight.fill_(NAN)
 
     monkeypatch.setattr(online, "_take_step", breaks)
-    run = start(config(tmp_path, train__steps=6))
+    run = start(config(tmp_path, train__steps=6, **changes))
     assert run.finished
     (back,) = events(run.path, Rollback)
     assert (back.step, back.from_step) == (2, 4)

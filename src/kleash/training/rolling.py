@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kleash.errors import KleashError, RunError
+from kleash.errors import KleashError, NotFiniteError, RunError
 from kleash.models.policy import Policy
 from kleash.models.prompts import decode
 from kleash.models.sampling import sample
@@ -47,6 +47,7 @@ def roll(job: Job, policy: Policy, asked: Asked, step: int, sampled: int | None 
     sampled: prompts at a time, where no loop of the user's decides that; a token's noise is its own however it is cut.
 
     Raises:
+        NotFiniteError: the policy's logits are not finite.
         RunError: the user's loop raised, or what it returned is no list of episodes (the message names the episode).
         UsageError: it needs a column that is not there.
     """
@@ -76,6 +77,8 @@ def roll(job: Job, policy: Policy, asked: Asked, step: int, sampled: int | None 
         episodes = _checked(returned, len(asked.prompts))
         rollout = generate.rollout([Episode(e["ids"], e["mask"]) for e in episodes])
         columns = asked.columns | _columns(episodes, {*asked.columns, "prompts", "completions"})
+    except NotFiniteError:  # the policy's, not the loop's: the run goes back to where it was whole
+        raise
     except RunError as error:
         raise RunError(f"data.rollout: {name}: {error}") from (error.__cause__ or error)
     whole = _whole(rollout, [len(e["ids"]) for e in episodes], loaded.tokenizer)
@@ -88,7 +91,7 @@ def _called(fn: Callable[..., Any], asked: Asked, generate: Turns, tokenizer: An
     arguments = chosen(fn, given, what="rollout")
     try:
         return fn(**arguments)
-    except (KleashError, KeyboardInterrupt):
+    except KleashError:
         raise
     except Exception as error:
         place = where(traceback.extract_tb(error.__traceback__))
