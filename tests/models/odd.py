@@ -47,6 +47,8 @@ class OddModel(OddBase):
     def forward(self, input_ids, attention_mask=None, past_key_values=None, use_cache=False):
         if self.config.fault == "raises":
             raise ArithmeticError("the flux is out of range")
+        if self.config.fault == "no padding" and attention_mask is not None and not attention_mask.all():
+            raise ArithmeticError("the flux has a hole")
         x = self.embed(input_ids)
         q, k, v = (part(x)[:, None] for part in (self.q, self.k, self.v))
         if past_key_values is not None and self.config.fault != "forgets":

@@ -45,6 +45,7 @@ def test_a_model_with_code_of_its_own_trains_once_that_is_trusted(tmp_path: Path
     ("fault", "sentence"),
     [
         ("raises", "cannot run a row of 16 tokens: the flux is out of range"),
+        ("no padding", "cannot run a padded row forwards and backwards: the flux has a hole"),
         ("sees padding", "gives other numbers for a padded row"),
         ("forgets", "cannot go on from a cache of its prompt, which sampling needs: the model kept 0 of 5 tokens"),
     ],

@@ -1,6 +1,7 @@
 """The policy: one nn.Module whose single forward does the body and the fused head."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,20 @@ class Policy(nn.Module):
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision every forward of this policy and of its reference runs in."""
         return nullcontext() if self.compute is None else torch.autocast(self.device.type, self.compute)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """eval() meanwhile, then each module in the mode it had.
+
+        Dropout is off in either mode, but in train() activation checkpointing loses the cache.
+        """
+        modes = [(module, module.training) for module in self.modules()]
+        self.eval()
+        try:
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
 
     def trainable(self) -> list[nn.Parameter]:
         """The parameters that training moves.

@@ -51,13 +51,14 @@ def probe_paths(policy: Policy) -> Ways:
     """
     rollout, name = _sample(policy), type(policy.causal).__name__
     dtype = policy.compute or policy.causal.dtype
-    with _evaluating(policy):
+    with policy.evaluating():
         try:
             truth = _seen(policy, lambda: _single_rows(policy, rollout))
         except Exception as error:
             raise RunError(f"{name} cannot run a row of tokens: {_first_line(error)}") from error
-    if not _close(_try(policy, rollout, "plain"), truth, dtype):
-        _refuse(policy, rollout, truth, dtype)
+    plain = _try(policy, rollout, "plain")
+    if not _close(plain, truth, dtype):
+        _refuse(policy, rollout, truth, plain)
     _check_sampling(policy, rollout, truth, dtype)
     shared: list[PathName] = [path for path in _ALL if path != "plain"]
     training: list[PathName] = [path for path in shared if _differentiates(_try(policy, rollout, path), truth, dtype)]
@@ -70,7 +71,7 @@ def probe_paths(policy: Policy) -> Ways:
 _ALL: tuple[PathName, ...] = get_args(PathName)
 
 
-def _try(policy: Policy, rollout: Rollout, path: PathName, *, gradient: bool = True) -> _Seen | None:
+def _try(policy: Policy, rollout: Rollout, path: PathName, *, gradient: bool = True) -> _Seen | Exception:
     def run() -> Tensor:
         return policy.hidden(rollout, path)[rollout.mask]
 
@@ -79,18 +80,18 @@ def _try(policy: Policy, rollout: Rollout, path: PathName, *, gradient: bool = T
             return _seen(policy, run)
         with torch.no_grad():
             return _Seen(run().float(), None)
-    except Exception:  # a model that cannot run a path, or not backwards, says so in its own way
-        return None
+    except Exception as error:  # a model that cannot run a path, or not backwards, says so in its own way
+        return error
 
 
-def _close(seen: _Seen | None, truth: _Seen, dtype: torch.dtype) -> bool:
-    if seen is None:
+def _close(seen: _Seen | Exception, truth: _Seen, dtype: torch.dtype) -> bool:
+    if isinstance(seen, Exception):
         return False
     return float((seen.hidden - truth.hidden).abs().max()) <= _ROUNDING[dtype] * float(truth.hidden.abs().max())
 
 
-def _differentiates(seen: _Seen | None, truth: _Seen, dtype: torch.dtype) -> bool:
-    if seen is None or seen.gradient is None or truth.gradient is None or not _close(seen, truth, dtype):
+def _differentiates(seen: _Seen | Exception, truth: _Seen, dtype: torch.dtype) -> bool:
+    if isinstance(seen, Exception) or seen.gradient is None or truth.gradient is None or not _close(seen, truth, dtype):
         return False
     return float((seen.gradient - truth.gradient).norm()) <= _GRADIENT[dtype] * float(truth.gradient.norm())
 
@@ -120,15 +121,18 @@ def _differentiable(body: nn.Module) -> Iterator[list[nn.Parameter]]:
             parameter.requires_grad_(flag)
 
 
-def _refuse(policy: Policy, rollout: Rollout, truth: _Seen, dtype: torch.dtype) -> None:
-    name = type(policy.causal).__name__
+def _refuse(policy: Policy, rollout: Rollout, truth: _Seen, plain: _Seen | Exception) -> None:
+    """Raises: only the training mode is at fault, a padded row does not run at all, or gives other numbers."""
+    name, dtype = type(policy.causal).__name__, policy.compute or policy.causal.dtype
     if policy.training:
-        with _evaluating(policy):
+        with policy.evaluating():
             if _close(_try(policy, rollout, "plain"), truth, dtype):
                 raise UsageError(
                     f"{name} computes other numbers in training mode, which activation checkpointing needs, than when "
                     "it samples (noise of its own, or no support for it); set model.gradient_checkpointing = false"
                 )
+    if isinstance(plain, Exception):
+        raise RunError(f"{name} cannot run a padded row forwards and backwards: {_first_line(plain)}") from plain
     raise RunError(
         f"{name} gives other numbers for a padded row than for the same row alone, so its log-probs would depend on "
         "the batch; kleash cannot train it"
@@ -138,7 +142,7 @@ def _refuse(policy: Policy, rollout: Rollout, truth: _Seen, dtype: torch.dtype) 
 @torch.no_grad()
 def _check_sampling(policy: Policy, rollout: Rollout, truth: _Seen, dtype: torch.dtype) -> None:
     name = type(policy.causal).__name__
-    with _evaluating(policy):
+    with policy.evaluating():
         try:
             seen = _Seen(_step_by_step(policy, rollout).float(), None)
         except Exception as error:
@@ -164,16 +168,6 @@ def _step_by_step(policy: Policy, rollout: Rollout) -> Float[Tensor, "M H"]:
             out = run_body(policy.body, rollout.completion_ids[:, t : t + 1], mask, positions(mask)[:, -1:], cache)
             found.append(out.last_hidden_state[:, -1])
     return torch.stack(found, 1)[rollout.mask]
-
-
-@contextmanager
-def _evaluating(policy: Policy) -> Iterator[None]:
-    training = policy.training
-    policy.eval()
-    try:
-        yield
-    finally:
-        policy.train(training)
 
 
 def _first_line(error: Exception) -> str:

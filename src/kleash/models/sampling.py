@@ -6,8 +6,6 @@ KL, not a numerical mismatch: `Sampling.mismatch` says so and readings over such
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -195,7 +193,7 @@ def drawn(
     noise = noise.to(device)
     eos = torch.tensor(ends.eos_ids, device=device)
     record = _Record.blank(len(prompts) * group_size, T, ends.pad_id, head.weight)
-    with _evaluating(policy):
+    with policy.evaluating():
         hidden, stream = _Stream.begin(policy, prompt_ids, prompt_mask, group_size, T)
         for t in range(T):
             rows = stream.rows
@@ -225,17 +223,6 @@ def drawn(
         sampler=record.sampler[:, :drawn],
         truncated=record.open,
     )
-
-
-@contextmanager
-def _evaluating(policy: Policy) -> Iterator[None]:
-    """eval() meanwhile: dropout is off in either mode, but train() with activation checkpointing loses the cache."""
-    training = policy.training
-    policy.eval()
-    try:
-        yield
-    finally:
-        policy.train(training)
 
 
 def left_padded(
