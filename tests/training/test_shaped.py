@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.models import build
 from tests.tolerances import EXACT
 from tests.training.small import OF_THE_MACHINE, settings, steps
 
@@ -17,6 +18,7 @@ from kleash.models.spec import ModelSpec
 from kleash.rewards.chain import ShapeMemory
 from kleash.runlog.schema import Evaluation
 from kleash.training import checkpoint, online
+from kleash.training import shaped as shaping
 from kleash.training.api import start
 from kleash.training.data import as_prompts
 from kleash.training.setup import build_job
@@ -173,6 +175,32 @@ def test_without_the_memory_it_would_not(tmp_path, monkeypatch):
     start(config(tmp_path, CENTRED, train__steps=2))
     start(config(tmp_path, CENTRED), resume=True)
     assert not same(tmp_path / "whole", tmp_path / "run")
+
+
+@pytest.mark.parametrize("other", ["prompts", "reference"])
+def test_scores_of_other_prompts_or_another_reference_are_forgotten(tmp_path, monkeypatch, other):
+    """They are kept by prompt number: resumed by force, each prompt would be compared with another one's scores."""
+    seen: list[dict[int, Any]] = []
+    real = shaping.with_reference
+
+    def kept(job: Any, rewarders: Any, known: Any, index: Any) -> Any:
+        seen.append(dict(known))
+        return real(job, rewarders, known, index)
+
+    monkeypatch.setattr(shaping, "with_reference", kept)
+    start(config(tmp_path, CENTRED, train__steps=2))
+    start(config(tmp_path, CENTRED, train__steps=3), resume=True)
+    assert seen[-2], "the same ones are remembered"
+    seen.clear()
+    changes: dict[str, Any] = {"train__steps": 4}
+    if other == "prompts":
+        prompts = tmp_path / "prompts.txt"
+        prompts.write_text("".join(reversed(prompts.read_text().splitlines(True))))
+    else:
+        small = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1}
+        changes["model__reference"] = str(build.checkpoint(tmp_path / "other", seed=5, **small))
+    start(config(tmp_path, CENTRED, **changes), resume=True, force=True)
+    assert seen[0] == {}
 
 
 def test_an_ensemble_judges_held_out_prompts(tmp_path):

@@ -1,15 +1,17 @@
 """What the parts of a run remember between steps, as a checkpoint holds it: one entry for each part."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
 from kleash.algorithms import StepPrice
+from kleash.models.fingerprint import differences
 from kleash.models.moving import Moving
 from kleash.records import ControllerState
 from kleash.rewards.chain import ShapeMemory
 from kleash.training.checkpoint import Restored
+from kleash.training.data import digest
 from kleash.training.job import Job, Progressing
 from kleash.training.loosening import leash
 from kleash.training.moving import kept, put_back
@@ -23,6 +25,7 @@ def remembered(job: Job, state: Progressing) -> tuple[dict[str, Any], dict[str, 
         "controller": asdict(state.controller),
         "leash": leash(job.config.kl),
         "shaping": state.shaping.plain(),
+        "prompts": digest(job.prompts),
         "tail": state.tail.plain(),
         "redrawn": state.redrawn,
         "step_price": None if state.step_price is None else asdict(state.step_price),
@@ -43,7 +46,7 @@ def recall(job: Job, state: Progressing, restored: Restored) -> None:
         UsageError, RunError: the reference had moved, and cannot be put back to where it was.
     """
     state.controller = ControllerState(**restored.memory["controller"])
-    state.shaping = ShapeMemory.of(restored.memory["shaping"])
+    state.shaping = _shaping(job, restored.memory)
     state.tail = TailWatch.of(restored.memory["tail"])
     state.redrawn = restored.memory["redrawn"]
     price = restored.memory["step_price"]
@@ -55,3 +58,12 @@ def recall(job: Job, state: Progressing, restored: Restored) -> None:
     # Another learning rate is a person's own answer to what broke: counting starts again.
     same = recovery["learning_rate"] == job.learning_rate
     state.recovery = Recovery(**recovery["state"]) if same else Recovery()
+
+
+def _shaping(job: Job, memory: dict[str, Any]) -> ShapeMemory:
+    """The reference's scores are by prompt number: of other prompts, or of another reference, they are forgotten."""
+    shaping = ShapeMemory.of(memory["shaping"])
+    other = memory["prompts"] != digest(job.prompts)
+    if other or differences(memory["reference"]["origin"], job.reference.fingerprint):
+        return replace(shaping, reference={})
+    return shaping
