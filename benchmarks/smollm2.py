@@ -2,6 +2,7 @@
 
 python -m benchmarks.smollm2            (about an hour on one idle core; finished runs are not done again)
 python -m benchmarks.smollm2 --table    (the page alone, from the logs there are)
+python -m benchmarks.smollm2 --family   (PPO, GSPO and DAPO by LoRA instead: docs/runs/smollm2-family.md)
 """
 
 import argparse
@@ -25,7 +26,7 @@ from kleash.training.config import Config, resolved
 from kleash.training.run import Run
 from kleash.training.toml import dump_config, load_config
 
-OUT, PAGE = Path("runs/bench-smollm2"), Path("docs/runs/smollm2.md")
+OUT, PAGE, FAMILY_PAGE = Path("runs/bench-smollm2"), Path("docs/runs/smollm2.md"), Path("docs/runs/smollm2-family.md")
 #: Steps whose mean is "at first"; "at last" is the last third, where the leash is judged.
 FIRST = 5
 #: A leash has held when the mean KL of the last third is within this share of the target.
@@ -36,9 +37,9 @@ NEAR = 0.25
 EVERY, OPENERS, SHOWN = 8, 4, 3
 
 INTRODUCTION = """\
-# SmolLM2-135M on a CPU, with the leash and without
+# SmolLM2-135M on a CPU, {title}
 
-Made by `python -m benchmarks.smollm2` (`make bench-smollm2`); finished runs are kept and not done again. The runs are
+Made by `python -m benchmarks.smollm2{flag}`; finished runs are kept and not done again. The runs are
 `kleash train` of
 
 {commands}
@@ -67,11 +68,20 @@ class Case:
         return " ".join([self.recipe, *(f"'{override}'" for override in self.overrides)])
 
 
+ADAPTED = "recipes/smollm2_sentiment.toml"
 FULL = "recipes/smollm2_sentiment_full.toml"
 CASES = (
-    Case(name="lora", label="LoRA, leash", recipe="recipes/smollm2_sentiment.toml"),
+    Case(name="lora", label="LoRA, leash", recipe=ADAPTED),
     Case(name="full-beta0", label="full, beta = 0", recipe=FULL, overrides=("kl={beta = 0}",)),
     Case(name="full", label="full, leash", recipe=FULL),
+)
+#: Where the reward is divided by its group's standard deviation the first beta is the default one.
+BY_STD, FREE = "kl={target='4 nats/sequence'}", "kl={penalty='none'}"
+PPO = "algorithm={kind='ppo', group_size=8, epochs=2}"
+FAMILY = (
+    Case(name="ppo", label="PPO, leash", recipe=ADAPTED, overrides=(PPO, "train.steps=60")),
+    Case(name="gspo", label="GSPO, leash", recipe=ADAPTED, overrides=("algorithm={kind='gspo', group_size=8}", BY_STD)),
+    Case(name="dapo", label="DAPO, no KL", recipe=ADAPTED, overrides=("algorithm={kind='dapo', group_size=8}", FREE)),
 )
 
 
@@ -85,14 +95,14 @@ def done(case: Case, out: Path) -> bool:
     return start is not None and start.config == asked
 
 
-def train_missing(out: Path) -> None:
+def train_missing(out: Path, cases: Sequence[Case]) -> None:
     """One after the other; a checkpoint of all weights takes 1.6 GB and goes when its run is done."""
     from rich.console import Console
 
     from kleash.training.api import start
     from kleash.training.progress import Progress
 
-    for case in CASES:
+    for case in cases:
         if not done(case, out):
             shutil.rmtree(out / case.name, ignore_errors=True)
             start(case.config(out), progress=Progress(Console(stderr=True)))
@@ -100,14 +110,16 @@ def train_missing(out: Path) -> None:
         (out / case.name / "best").unlink(missing_ok=True)
 
 
-def page(out: Path) -> str:
+def page(out: Path, cases: Sequence[Case]) -> str:
     """The whole page, from the logs of the finished runs."""
-    logs = {case.label: load(out / case.name) for case in CASES if done(case, out)}
-    missing = [case.label for case in CASES if case.label not in logs]
-    config = CASES[0].config(out)
+    logs = {case.label: load(out / case.name) for case in cases if done(case, out)}
+    missing = [case.label for case in cases if case.label not in logs]
+    config = cases[0].config(out)
     parts = [
         INTRODUCTION.format(
-            commands="\n".join(_line(case, case.config(out)) for case in CASES),
+            title="PPO, GSPO and DAPO by LoRA" if cases is FAMILY else "with the leash and without",
+            flag=" --family" if cases is FAMILY else "",
+            commands="\n".join(_line(case, case.config(out)) for case in cases),
             prompts=len(Path(config.data.prompts).read_text(encoding="utf-8").splitlines()),
             per_step=config.train.prompts_per_step,
             group=config.algorithm.group_size,
@@ -261,12 +273,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Train the recipes of SmolLM2 and write docs/runs/smollm2.md.")
     parser.add_argument("--table", action="store_true", help="train nothing, write the page from the logs there are")
     parser.add_argument("--out", type=Path, default=OUT, help="directory of the runs")
+    parser.add_argument("--family", action="store_true", help="the other algorithms instead")
     chosen = parser.parse_args()
+    cases, written = (FAMILY, FAMILY_PAGE) if chosen.family else (CASES, PAGE)
     if not chosen.table:
-        train_missing(chosen.out)
-    PAGE.write_text(page(chosen.out), encoding="utf-8")
-    print(f"wrote {PAGE}", file=sys.stderr)
-    return 0 if all(done(case, chosen.out) for case in CASES) else 1
+        train_missing(chosen.out, cases)
+    written.write_text(page(chosen.out, cases), encoding="utf-8")
+    print(f"wrote {written}", file=sys.stderr)
+    return 0 if all(done(case, chosen.out) for case in cases) else 1
 
 
 if __name__ == "__main__":
