@@ -36,9 +36,9 @@ Made by `python -m benchmarks.sft > docs/runs/sft.md` (`make bench-sft`); finish
 {machine}
 
 160 praising notes of the tiny model's grammar (`recipes/tiny_texts.jsonl`: four words asked, the rest answered), 40
-more held out; three epochs of batches of 16, learning rates by default (2e-4 for LoRA, 2e-5 for all weights; 3e-4 for the
-tiny model). Loss and KL are per counted token of the held-out notes, ± a standard error by note; the KL is exact, of the
-model to the one it started as, on that given text.
+more held out; three epochs of batches of 16, learning rates by default (2e-4 for LoRA, 2e-5 for all weights; 3e-4 for
+the tiny model). Loss and KL are per counted token of the held-out notes, ± a standard error by note; the KL is exact,
+of the model to the one it started as, on that given text.
 """
 
 
