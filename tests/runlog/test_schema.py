@@ -29,6 +29,7 @@ from kleash.runlog import (
     last_of_each_step,
     to_json,
 )
+from kleash.runlog.judged import Judged
 from kleash.runlog.offline import OfflineEvaluation, OfflineStep
 from kleash.runlog.schema import EVENTS, ReferenceChange, Rollback
 
@@ -103,6 +104,7 @@ events = st.one_of(
     st.builds(Notice, what=texts, text=texts, step=st.none() | counts),
     st.builds(Resume, step=counts, started=st.none() | texts),
     st.builds(Rollback, **fields_of(Rollback)),
+    st.builds(Judged, **fields_of(Judged)),
     st.builds(ReferenceChange, step=counts, kind=texts, fingerprint=objects),
     st.builds(RunEnd, reason=texts, step=counts),
     st.builds(
@@ -147,7 +149,7 @@ def test_round_trip(event: Event):
 
 
 def test_every_kind_of_event_is_tried():
-    ended = {Rollback, ReferenceChange, RunEnd, *OFFLINE}
+    ended = {Judged, Rollback, ReferenceChange, RunEnd, *OFFLINE}
     assert set(EVENTS.values()) == {RunStart, Step, Evaluation, Checkpoint, Notice, Resume, Sample} | ended
 
 

@@ -1,6 +1,7 @@
 """The run log: the contract between what trains and everything that reads. No torch."""
 
 from kleash.runlog.jsonl import Writer, read
+from kleash.runlog.judged import Judged
 from kleash.runlog.offline import OfflineEvaluation, OfflineStep, TextEvaluation, TextStep
 from kleash.runlog.schema import (
     SCHEMA_VERSION,
@@ -27,6 +28,7 @@ __all__ = [
     "Checkpoint",
     "Evaluation",
     "Event",
+    "Judged",
     "Notice",
     "OfflineEvaluation",
     "OfflineStep",

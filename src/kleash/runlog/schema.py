@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kleash.errors import RunError
 from kleash.records import Prompt, Reading, Step
+from kleash.runlog.judged import Judged
 from kleash.runlog.offline import OfflineEvaluation, OfflineStep, TextEvaluation, TextStep
 
 SCHEMA_VERSION = 1
@@ -160,6 +161,7 @@ Event = (
     | ReferenceChange
     | RunEnd
     | Sample
+    | Judged
     | OfflineStep
     | OfflineEvaluation
 )
@@ -175,6 +177,7 @@ EVENTS: dict[str, type[Event]] = {
     "reference_change": ReferenceChange,
     "run_end": RunEnd,
     "sample": Sample,
+    "judged": Judged,
     "text_step": TextStep,
     "text_evaluation": TextEvaluation,
 }
@@ -250,7 +253,7 @@ def offline_evaluations(events: Iterable[Event]) -> list[OfflineEvaluation]:
 
 def _void(event: Event, resumed: int) -> bool:
     match event:
-        case Step() | Sample() | TextStep():
+        case Step() | Sample() | Judged() | TextStep():
             return event.step >= resumed
         case Notice():
             return event.step is not None and event.step >= resumed

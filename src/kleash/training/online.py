@@ -28,6 +28,7 @@ from kleash.training.evaluate import due, evaluate
 from kleash.training.gauges import Collected, controller_figures, gauge, update_figures
 from kleash.training.interrupt import stop_asked
 from kleash.training.job import Job, Progressing, Sinks
+from kleash.training.judging import tell_judges
 from kleash.training.learn import learn, step_size
 from kleash.training.memory import remembered
 from kleash.training.moving import moved, stalled_for, told
@@ -148,6 +149,7 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
         tokens_per_second=int(batch.rollout.mask.sum()) / seconds["total"],
     )
     _tell(state, record, collected, learned.look.kl, sinks, settings.train.steps)
+    tell_judges(job.rewarders, state.step, sinks)
     if learned.skipped:
         text = keep_bad(job.bad, state.step, beta, collected, batch, learned)
         sinks.notice("update_skipped", text, state.step)
@@ -207,6 +209,7 @@ def _measure_only(job: Job, state: Progressing, sinks: Sinks, counter: TokenCoun
     record = gauge(state.step, state.controller.beta, target, collected, look, _era(job, state))
     record = replace(record, budget=job.config.kl.budget, tokens_forward=counter.take())
     _tell(state, record, collected, look.kl, sinks, job.config.train.steps)
+    tell_judges(job.rewarders, state.step, sinks)
 
 
 def _warm(rate: float, step: int, job: Job) -> float:
