@@ -1,4 +1,4 @@
-"""Judges whose taste is known, behind kleash's interface for one's own: "judge:benchmarks/planted_judges.py:shorter"."""
+"""Judges whose taste is known, behind the interface for one's own: "judge:benchmarks/planted_judges.py:shorter"."""
 
 import hashlib
 from collections.abc import Sequence
