@@ -227,6 +227,12 @@ class Step:
         "Groups without spread that stayed in the batch, for algorithm.max_draws was met."
     )
     score_drawn: float | None = metric("Mean total score, raw, of all groups that were drawn, replaced ones included.")
+    score_greedy: float | None = metric(
+        "Mean total score, raw, of the greedy completions of the step's prompts, for algorithms whose baseline it is."
+    )
+    greedy_unscored: int | None = metric(
+        "Greedy completions without a score, whose place as a baseline the mean of the others took."
+    )
     bits_per_byte: float | None = metric(
         "The reference's code length of the samples in bits per byte of text. Falling: simpler than the reference's own text; rising: foreign to it."
     )

@@ -173,6 +173,7 @@ class Batch:
     score is the rewarder's number per sample, 0 where `scored` is False (such samples leave the loss). `old` is
     log π(token) when the rollout was made; None means the policy has not moved since (every ratio is exactly 1).
     `credit` is there for algorithms that credit a whole step at once; None for those that do it in their loss.
+    `baseline` is the trained-on score of the prompt's greedy completion; None for algorithms that do not ask for it.
     """
 
     rollout: Rollout
@@ -181,6 +182,7 @@ class Batch:
     reference: ReferenceStates | None = None
     old: Float[Tensor, "B T"] | None = None
     credit: Credit | None = None
+    baseline: Float[Tensor, " B"] | None = None
 
     @property
     def mask(self) -> Bool[Tensor, "B T"]:
@@ -198,4 +200,5 @@ class Batch:
             reference=None if self.reference is None else self.reference.rows(rows, width),
             old=None if self.old is None else self.old[rows, :width],
             credit=None if self.credit is None else self.credit.rows(rows, width),
+            baseline=None if self.baseline is None else self.baseline[rows],
         )

@@ -14,6 +14,7 @@ from kleash.algorithms import (
     Algorithm,
     BestOfN,
     ReinforcePP,
+    ReMax,
 )
 from kleash.algorithms.clip import ClipRange, sides
 from kleash.errors import UsageError
@@ -121,6 +122,13 @@ def test_refused_settings_of_reinforce_pp():
     with pytest.raises(UsageError, match=r"mean of the \*other\* completions"):
         ReinforcePP(baseline="group")
     ReinforcePP(baseline="group", group_size=2)
+
+
+def test_refused_settings_of_remax():
+    with pytest.raises(UsageError, match="group_size = 0 must be at least 1"):
+        ReMax(group_size=0)
+    with pytest.raises(UsageError, match=r"algorithm\.epochs = 0"):
+        ReMax(epochs=0)
 
 
 def test_every_own_penalty_is_of_an_algorithm():

@@ -29,7 +29,7 @@ from kleash.models.load import Loaded
 from kleash.models.plan import Plan, Work
 from kleash.models.policy import Policy
 from kleash.models.reference import Frozen
-from kleash.models.sampling import Sampling
+from kleash.models.sampling import Sampling, sample
 from kleash.models.several import Several
 from kleash.models.spec import Adapter, CriticKind
 from kleash.models.stopping import Ends
@@ -172,6 +172,15 @@ def rollout_of(rows: Tensor, logprobs: Tensor, probability: Tensor, size: int = 
     )
 
 
+def _sampler_of(rollout: Rollout) -> Callable[..., Rollout]:
+    """This rollout for whoever samples; who asks for the likeliest completions gets them from the real sampler."""
+
+    def drawn(policy: Policy, prompts: Any, settings: Sampling, *rest: Any, **keys: Any) -> Rollout:
+        return sample(policy, prompts, settings, *rest, **keys) if settings == settings.greedy else rollout
+
+    return drawn
+
+
 def run_step(
     setting: Setting,
     policy: Policy,
@@ -181,7 +190,7 @@ def run_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Spy:
     """One step of `kleash.training.online` with this rollout in the place of the sampler's."""
-    monkeypatch.setattr(rolling, "sample", lambda *args, **kwargs: setting.edit(rollout))
+    monkeypatch.setattr(rolling, "sample", _sampler_of(setting.edit(rollout)))
     n = rollout.n_prompts
     tokenizer = small_tokenizer()
     reward = scores() if setting.reward is None else setting.reward

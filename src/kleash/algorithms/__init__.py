@@ -1,6 +1,6 @@
 """The online algorithms, a page each. Adding one is one file and one line here."""
 
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from kleash.algorithms.best_of_n import BestOfN
 from kleash.algorithms.cispo import CISPO
@@ -11,6 +11,7 @@ from kleash.algorithms.gspo import GSPO
 from kleash.algorithms.ppo import PPO
 from kleash.algorithms.ptx import Ptx
 from kleash.algorithms.reinforce import ReinforcePP
+from kleash.algorithms.remax import ReMax
 from kleash.algorithms.rloo import RLOO
 from kleash.algorithms.step_penalty import StepPenalty, StepPrice
 from kleash.kl.penalties import InReward, NoPenalty, Penalty
@@ -94,6 +95,13 @@ class ReplacesGroups(Protocol):
 
 
 @runtime_checkable
+class NeedsGreedy(Protocol):
+    """An algorithm whose baseline is the score of each prompt's greedy completion: `Batch.baseline` is there."""
+
+    needs_greedy: ClassVar[bool]
+
+
+@runtime_checkable
 class PunishesLength(Protocol):
     """An algorithm that adds DAPO's soft overlong punishment to the score."""
 
@@ -111,6 +119,7 @@ ALGORITHMS: dict[str, type] = {
     "cispo": CISPO,
     "dapo": DAPO,
     "reinforce++": ReinforcePP,
+    "remax": ReMax,
     "best_of_n": BestOfN,
 }
 
@@ -133,9 +142,11 @@ __all__ = [
     "LimitsSteps",
     "Loss",
     "MixesTexts",
+    "NeedsGreedy",
     "PricesSteps",
     "Ptx",
     "PunishesLength",
+    "ReMax",
     "ReinforcePP",
     "ReplacesGroups",
     "StepPenalty",

@@ -137,9 +137,15 @@ def _scales(batch: Batch, totals: Totals, std: Std) -> Scales:
 
 
 def group_relative_losses(
-    look: Look, batch: Batch, penalty: Penalty, beta: float, scales: Scales, how: UpdateRule
+    look: Look,
+    batch: Batch,
+    penalty: Penalty,
+    beta: float,
+    scales: Scales,
+    how: UpdateRule,
+    advantage: Float[Tensor, " B"] | None = None,
 ) -> TokenLosses:
-    """Per-token losses of a policy gradient with leave-one-out credit and a KL penalty.
+    """Per-token losses of a policy gradient with a KL penalty. advantage: of each row; None: leave-one-out credit.
 
     Source: docs/kl.md §4–5; RLOO: Ahmadian et al. 2024, arXiv 2402.14740.
     Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
@@ -149,11 +155,13 @@ def group_relative_losses(
     cap = None if full else how.prefix_cap
     importance = "prefix" if full else penalty.importance
     ratios, truncations = importance_ratios(look.logprobs, old, mask, cap, importance)
-    advantage = leave_one_out(batch.score, batch.scored, batch.rollout.group)[:, None].expand(mask.shape)
+    if advantage is None:
+        advantage = leave_one_out(batch.score, batch.scored, batch.rollout.group)
+    each = advantage[:, None].expand(mask.shape)
     if full:
-        losses, clipped = _full_reward(look, batch, advantage, ratios), 0
+        losses, clipped = _full_reward(look, batch, each, ratios), 0
     else:
-        surrogate = _surrogate(look, old, batch, ratios.token, advantage, how)
+        surrogate = _surrogate(look, old, batch, ratios.token, each, how)
         losses, clipped = surrogate.loss, int((surrogate.clipped & mask).sum())
 
     losses = scales.reward[:, None] * losses

@@ -64,6 +64,11 @@ class Sampling:
             raise UsageError(f"stop must be a list of non-empty strings, not {self.stop!r}")
 
     @property
+    def greedy(self) -> "Sampling":
+        """The same, with the likeliest token each time."""
+        return replace(self, top_k=1, top_p=1.0)
+
+    @property
     def mismatch(self) -> str | None:
         """Why samples do not follow the scored policy; None when they do."""
         names = ("top_k", "top_p", "min_new_tokens")

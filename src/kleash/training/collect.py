@@ -8,9 +8,10 @@ from functools import partial
 
 import torch
 
-from kleash.algorithms import PunishesLength, ReplacesGroups
+from kleash.algorithms import NeedsGreedy, PunishesLength, ReplacesGroups
 from kleash.models.counting import TokenCounter
 from kleash.models.plan import Plan
+from kleash.rewards.chain import ShapeMemory
 from kleash.rewards.score import Scored, score
 from kleash.rewards.shaping import plus, soft_overlong
 from kleash.tensors import Batch, ReferenceStates, Rollout
@@ -18,6 +19,7 @@ from kleash.training.careful import Careful
 from kleash.training.data import indices
 from kleash.training.dynamic import Draws, Sampled, mean_score, together
 from kleash.training.gauges import Collected
+from kleash.training.greedy import Greedy, baselines, rolled_greedily, scored_greedily
 from kleash.training.job import Job, Progressing
 from kleash.training.passes import spans
 from kleash.training.rolling import Asked, roll
@@ -45,6 +47,7 @@ def collect(job: Job, state: Progressing, clock: Clock, by_plan: Careful) -> tup
     with clock.phase("shape"):
         shaped = shape(job, state.shaping, Drawn(drawn.numbers, drawn.rollout, drawn.texts), drawn.scored)
         shaped = _punished(job, shaped, drawn.rollout)
+    greedy = _greedy(job, ShapeMemory(state.shaping.moments, shaped.memory.reference), drawn, clock, by_plan)
     with clock.phase("reference"):
         states = by_plan(partial(reference_states, job, drawn.rollout))
     collected = Collected(
@@ -56,9 +59,10 @@ def collect(job: Job, state: Progressing, clock: Clock, by_plan: Careful) -> tup
         shaped=shaped,
         mismatch=job.sampling.mismatch,
         draws=draws,
+        greedy=None if greedy is None else greedy.scores,
         classes=None if job.classes is None else job.classes[drawn.rollout.completion_ids],
     )
-    return collected, _batch(drawn.rollout, shaped.scored, states)
+    return collected, _batch(drawn.rollout, shaped.scored, states, greedy)
 
 
 def _filled(job: Job, state: Progressing, clock: Clock, by_plan: Careful) -> tuple[Sampled, Draws | None]:
@@ -98,6 +102,18 @@ def _sampled(job: Job, place: int, count: int, clock: Clock, by_plan: Careful) -
     with clock.phase("score"):
         scored = score(job.rewarders, prompts, texts, columns)
     return Sampled(index, list(prompts), rollout, completions, texts, scored)
+
+
+def _greedy(job: Job, memory: ShapeMemory, drawn: Sampled, clock: Clock, by_plan: Careful) -> Greedy | None:
+    """The likeliest completions' scores, where the algorithm takes them as its baseline."""
+    if not isinstance(job.update.algorithm, NeedsGreedy):
+        return None
+    with clock.phase("sample"):
+        rolled = rolled_greedily(job, drawn, by_plan)
+    with clock.phase("score"):
+        scored = scored_greedily(job, drawn, rolled)
+    with clock.phase("shape"):
+        return baselines(job, memory, drawn, rolled, scored)
 
 
 def _punished(job: Job, shaped: ShapedScores, rollout: Rollout) -> ShapedScores:
@@ -140,11 +156,13 @@ def _joined(parts: list[ReferenceStates], rollout: Rollout) -> ReferenceStates:
     )
 
 
-def _batch(rollout: Rollout, scored: Scored, states: ReferenceStates) -> Batch:
-    device = rollout.mask.device
+def _batch(rollout: Rollout, scored: Scored, states: ReferenceStates, greedy: Greedy | None) -> Batch:
+    device, dtype = rollout.mask.device, rollout.sampler.dtype
+    baseline = None if greedy is None else torch.tensor(greedy.baseline, dtype=dtype, device=device)[rollout.group]
     return Batch(
         rollout=rollout,
-        score=torch.tensor([s or 0.0 for s in scored.total], dtype=rollout.sampler.dtype, device=device),
+        score=torch.tensor([s or 0.0 for s in scored.total], dtype=dtype, device=device),
         scored=torch.tensor([s is not None for s in scored.total], device=device),
         reference=states,
+        baseline=baseline,
     )

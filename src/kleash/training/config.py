@@ -20,6 +20,7 @@ from kleash.algorithms import (
     CreditsSteps,
     LearnsValues,
     ReinforcePP,
+    ReMax,
 )
 from kleash.errors import UsageError
 from kleash.kl.divergence_penalties import order_of
@@ -33,7 +34,7 @@ from kleash.training.section import STRICT, named_kind
 from kleash.training.train_config import BIAS_RATE, TrainSpec
 
 AlgorithmConfig = Annotated[
-    Annotated[GRPO | RLOO | PPO | GSPO | CISPO | DAPO | ReinforcePP | BestOfN, Field(discriminator="kind")],
+    Annotated[GRPO | RLOO | PPO | GSPO | CISPO | DAPO | ReinforcePP | ReMax | BestOfN, Field(discriminator="kind")],
     named_kind("grpo"),
 ]
 

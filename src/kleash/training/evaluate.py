@@ -136,7 +136,7 @@ class _Drawn:
 
 def _asking(job: Job, greedy: bool) -> Job:
     """The same job with the held-out way of sampling."""
-    return replace(job, sampling=replace(job.sampling, top_k=1, top_p=1.0)) if greedy else job
+    return replace(job, sampling=job.sampling.greedy) if greedy else job
 
 
 def _drawn(job: Job, held_out: Prompts, count: int, by_plan: Careful) -> _Drawn:

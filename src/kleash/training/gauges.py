@@ -40,7 +40,8 @@ class Collected:
     """A step's samples with all that was measured on them before the update. One entry per sample, in row order.
 
     classes [B, T]: that of each token, as in CLASSES. completions: what the policy wrote. texts: what was scored; with
-    a rollout of the user's own, a tool's words too.
+    a rollout of the user's own, a tool's words too. greedy: raw total of each prompt's greedy completion; None: it was
+    not decoded.
     """
 
     rollout: Rollout
@@ -51,6 +52,7 @@ class Collected:
     shaped: ShapedScores
     mismatch: str | None
     draws: Draws | None = None
+    greedy: list[float | None] | None = None
     classes: torch.Tensor | None = None
 
     @property
@@ -119,6 +121,7 @@ def gauge(
         score_length_correlation=_correlation(collected.scored.total, rollout.mask.sum(1).tolist()),
         groups_without_spread=_without_spread(collected),
         **_draw_figures(collected.draws),
+        **_greedy_figures(collected.greedy),
         bits_per_byte=_bits_per_byte(look, rollout, completions),
         entropy=float(masked_mean(look.entropy, rollout.mask)),
         length=float(rollout.mask.sum(1).double().mean()),
@@ -215,6 +218,14 @@ def _draw_figures(draws: Draws | None) -> dict[str, Any]:
     if draws is None:
         return {}
     return {"groups_drawn": draws.groups, "groups_unreplaced": draws.unreplaced, "score_drawn": draws.score}
+
+
+def _greedy_figures(scores: list[float | None] | None) -> dict[str, Any]:
+    """Of the greedy completions, as fields of `Step`."""
+    if scores is None:
+        return {}
+    known = [s for s in scores if s is not None]
+    return {"score_greedy": _mean_std(known)[0], "greedy_unscored": len(scores) - len(known)}
 
 
 def _correlation(scores: Sequence[float | None], lengths: Sequence[int]) -> float | None:
