@@ -57,6 +57,12 @@ def refused(**sections: Any) -> str:
     return str(caught.value)
 
 
+def test_an_overlong_completion_is_punished_once():
+    shaped = [{"use": "vader", "shape": [{"kind": "overlong", "limit": 128, "cache": 16}]}]
+    assert "would both punish" in refused(algorithm={"kind": "dapo"}, rewards=shaped)
+    parse_config(tree(algorithm={"kind": "dapo", "overlong": 0}, rewards=shaped))
+
+
 def test_a_whole_file(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(WHOLE)

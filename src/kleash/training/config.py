@@ -19,6 +19,7 @@ from kleash.algorithms import (
     BestOfN,
     CreditsSteps,
     LearnsValues,
+    PunishesLength,
     ReinforcePP,
     ReMax,
 )
@@ -27,6 +28,7 @@ from kleash.kl.divergence_penalties import order_of
 from kleash.kl.penalties import Exact, InReward
 from kleash.models.spec import Chat, ModelSpec
 from kleash.records import Target
+from kleash.rewards.shapes import Overlong
 from kleash.rewards.spec import RewardSpec
 from kleash.training.budget import least
 from kleash.training.kl_config import KLSpec, standardised
@@ -109,6 +111,7 @@ class Config:
                 f"algorithm.minibatches = {self.algorithm.minibatches} exceeds train.prompts_per_step = "
                 f"{self.train.prompts_per_step}; a minibatch is made of whole prompt groups"
             )
+        self._check_length()
         self._check_budget()
         one = order_of(self.kl.penalty) is not None or getattr(self.kl.penalty, "estimator", None) == "k3"
         if one and len(self.model.references) > 1:
@@ -119,6 +122,14 @@ class Config:
         if not isinstance(self.algorithm, LearnsValues):
             self._check_no_critic()
         self._check_importance()
+
+    def _check_length(self) -> None:
+        twice = any(isinstance(shape, Overlong) for reward in self.rewards for shape in reward.shape)
+        if twice and isinstance(self.algorithm, PunishesLength) and self.algorithm.overlong:
+            raise UsageError(
+                f"algorithm.overlong = {self.algorithm.overlong} and the shape overlong of [[rewards]] would both "
+                "punish a long completion; set algorithm.overlong = 0, or leave the shape out"
+            )
 
     def _check_no_critic(self) -> None:
         for name, value in (
