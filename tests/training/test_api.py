@@ -77,6 +77,13 @@ def test_settings_of_a_reward_given_in_python_count(tmp_path, model):
     assert run.steps[0].score == 1.5
 
 
+def test_settings_of_a_reward_that_is_not_given(tmp_path, model):
+    with pytest.raises(UsageError, match="settings name 2 rewards and 1 are given"):
+        kleash.train(
+            model, ROWS, "vader", out=tmp_path / "run", settings={"rewards": [{"use": "vader"}, {"use": "exact"}]}
+        )
+
+
 def test_left_out_a_conservative_leash_is_held(tmp_path, model):
     (tmp_path / "p.txt").write_text("t3\nt4\n")
     run = kleash.train(model, tmp_path / "p.txt", "vader", out=tmp_path / "run", settings=SETTINGS)

@@ -75,6 +75,11 @@ def train(
     config = parse_config(with_settings(tree, settings or {}))
     column = config.data.column
     rows = read_prompts(prompts, column) if isinstance(prompts, str | Path) else as_prompts(prompts, column)
+    if len(config.rewards) != len(rewards):
+        raise UsageError(
+            f"settings name {len(config.rewards)} rewards and {len(rewards)} are given: leave `rewards` out of "
+            'settings, or say more of one that is given, as "rewards.0.weight"'
+        )
     device = str(pick_device(config.model.device))
     loaded = [_rewarder(given, spec, device) for given, spec in zip(rewards, config.rewards, strict=True)]
     force = resume == "force"
