@@ -89,7 +89,9 @@ def _named(algorithm: Any) -> str:
 
 def _toml(value: Any) -> str:
     if is_dataclass(value) and not isinstance(value, type):
-        return "{ " + ", ".join(f"{f.name} = {getattr(value, f.name)}" for f in fields(value)) + " }"
+        return "{ " + ", ".join(f"{f.name} = {_toml(getattr(value, f.name))}" for f in fields(value)) + " }"
+    if isinstance(value, bool):
+        return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 

@@ -86,7 +86,7 @@ def kl_readings(
 def gauge(
     step: int, beta: float, target: Target | None, collected: Collected, look: Look, history: Sequence[Step]
 ) -> Step:
-    """The record of a step before its update; what the update itself measured is added by `with_update`."""
+    """The record of a step before its update; what the update itself measured is in `update_figures`."""
     rollout, completions = collected.rollout, collected.completions
     kl_ref, kl_ref_token = kl_readings("kl_ref", look.kl, collected)
     kl_origin, kl_origin_token = kl_readings("kl_origin", look.kl_origin, collected)

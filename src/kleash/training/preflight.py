@@ -134,11 +134,12 @@ def _bf16_floor(job: Job, rollout: Rollout) -> float | None:
 
 
 def _kl_between(other: Policy, rollout: Rollout, job: Job, *, other_path: PathName) -> float:
-    """Mean KL per token between the policy and other arithmetic over its weights."""
+    """Mean size of the KL per token between the policy and other arithmetic over its weights."""
     hidden = other.hidden(rollout, other_path).to(job.loaded.policy.head().weight.dtype)
     states = ReferenceStates(hidden, other.head())
     look = job.loaded.policy(rollout, reference=states, temperature=job.update.temperature, path=job.plan.path)
-    return float(masked_mean(look.kl, rollout.mask))
+    # Where a KL is all rounding it may come out below 0, and noise has no sign.
+    return float(masked_mean(look.kl.abs(), rollout.mask))
 
 
 def _room(job: Job) -> tuple[float, float]:
