@@ -9,6 +9,7 @@ starting. Exits with 1 if the two runs differ in anything but clock, speed and m
 import argparse
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -147,7 +148,7 @@ def hidden(run: Path, kind: str, since: float) -> list[str]:
 def count(run: Path) -> int:
     """Step records in the log, those that a resume made void included."""
     log = run / "events.jsonl"
-    return log.read_bytes().count(b'"event": "step"') if log.exists() else 0
+    return len(re.findall(rb'"event": "(?:\w+_)?step"', log.read_bytes())) if log.exists() else 0
 
 
 def differences(one: Path, other: Path) -> Iterator[str]:
@@ -178,8 +179,8 @@ def unequal(what: str, one: Sequence[Any], other: Sequence[Any]) -> Iterator[str
     yield from (f"{what} {i} differs" for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
 
 
-def command(path: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "kleash.cli", "train", str(path), *more]
+def command(path: Path, *more: str, verb: str = "train") -> list[str]:
+    return [sys.executable, "-m", "kleash.cli", verb, str(path), *more]
 
 
 def compared(out: Path, kills: Sequence[Kill]) -> tuple[list[Found], list[str]]:

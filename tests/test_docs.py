@@ -24,6 +24,7 @@ from kleash.rewards.spec import RewardSpec
 from kleash.training.api import start
 from kleash.training.config import Config, DataSpec
 from kleash.training.kl_config import KLSpec
+from kleash.training.offline.dpo_config import DPOConfig, PairData, PairKL
 from kleash.training.offline.sft_config import SFTKL, SFTConfig, SFTData
 from kleash.training.offline.train_config import OfflineTrain
 from kleash.training.token_weights import ClassWeights
@@ -37,7 +38,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *s
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 #: The config of each verb that has one.
-CONFIGS: dict[str, type] = {"train": Config, "sft": SFTConfig}
+CONFIGS: dict[str, type] = {"train": Config, "sft": SFTConfig, "dpo": DPOConfig}
 #: What a snippet that shows only some sections is completed with.
 MINIMAL = {
     "out": "runs/x",
@@ -208,6 +209,8 @@ def test_config_page_has_every_key_and_default(heading: str, spec: type) -> None
 @pytest.mark.parametrize(
     ("page", "heading", "spec"),
     [
+        ("dpo.md", "### [data] of dpo", PairData),
+        ("dpo.md", "### [kl] of dpo", PairKL),
         ("sft.md", "### [data] of sft", SFTData),
         ("sft.md", "### [kl] of sft", SFTKL),
         ("sft.md", "### [train] of sft, dpo and reward", OfflineTrain),

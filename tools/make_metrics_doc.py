@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from kleash.records import DIRECTIONS, Reading, Step
-from kleash.runlog.offline import TextStep
+from kleash.runlog.offline import PairStep, TextStep
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 
@@ -14,14 +14,15 @@ HEAD = """# What a step logs
 <!-- Made by tools/make_metrics_doc.py from the fields of kleash.records.Step and kleash.runlog.offline: edit those. -->
 
 Every training step appends one line to `events.jsonl` in the run directory. It has these fields. `null` means that the
-figure was not measured; it never stands for 0. All KL values are in nats. What `kleash sft` logs stands below.
+figure was not measured; it never stands for 0. All KL values are in nats. What `kleash sft` and `kleash dpo` log stands
+below.
 
 """
 TABLE = """| field | type | meaning |
 |---|---|---|
 """
 #: The records of an update by the verb that writes them.
-OFFLINE = {"An update of sft": TextStep}
+OFFLINE = {"An update of sft": TextStep, "An update of dpo": PairStep}
 
 READING = """
 ## A KL reading

@@ -5,16 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kleash.training.api import Run, train
-    from kleash.training.offline.api import OfflineRun, sft
+    from kleash.training.offline.api import OfflineRun, dpo, sft
 
 __version__ = "0.1.0"
-__all__ = ["OfflineRun", "Run", "__version__", "sft", "train"]
+__all__ = ["OfflineRun", "Run", "__version__", "dpo", "sft", "train"]
 
 #: What is loaded on first use, so that `import kleash` loads no torch.
 _LAZY = {
     "Run": "kleash.training.api",
     "train": "kleash.training.api",
     "OfflineRun": "kleash.training.offline.api",
+    "dpo": "kleash.training.offline.api",
     "sft": "kleash.training.offline.api",
 }
 

@@ -154,6 +154,27 @@ def label(
 
 
 @app.command()
+def dpo(
+    config: Annotated[Path, typer.Argument(help="The run, as TOML.")],
+    overrides: Overrides = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Resume with other pairs or another reference.")] = False,
+    check_only: Annotated[bool, typer.Option("--check-only", help="Load and check everything, train nothing.")] = False,
+    seed: Seed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Teach a model to prefer as your pairs do, with its KL on its own words in sight."""
+    from kleash.training.offline.dpo_config import DPOConfig
+    from kleash.training.offline.dpo_setup import build_dpo
+    from kleash.training.toml import load
+
+    given = [*(overrides or []), *([] if seed is None else [f"train.seed={seed}"])]
+    checked = load(config, given, DPOConfig)
+    options = {"resume": resume, "force": force, "check_only": check_only}
+    _run_offline("dpo", config, given, checked, build_dpo, as_json=as_json, **options)
+
+
+@app.command()
 def report(run: Annotated[Path, typer.Argument(help="A run's directory.")], as_json: AsJson = False) -> None:
     """Write a run's report again, from its log."""
     from kleash.report.which import write

@@ -6,7 +6,7 @@ One encoding for supervised rows (an answer a prompt), preference pairs (two) an
 import hashlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +62,10 @@ class Encoded:
             for ids in (prompt, *answers):
                 whole.update(np.asarray([len(ids), *ids], dtype="<i8").tobytes())
         return whole.hexdigest()
+
+    def first(self, most: int) -> "Encoded":
+        """The first prompts alone, with the same counts."""
+        return replace(self, prompts=self.prompts[:most], answers=self.answers[:most], ended=self.ended[:most])
 
     def rollout(self, index: Sequence[int], device: torch.device | str = "cpu") -> Rollout:
         """The prompts of `index`, each with its answers, as whole groups; every token of an answer counts."""

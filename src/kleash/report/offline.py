@@ -93,7 +93,91 @@ TEXT = Story(
     ],
 )
 
-STORIES: dict[str, Story] = {"sft": TEXT}
+PREFERENCES = Story(
+    sections=(
+        (
+            "The KL on the policy's own words",
+            "Measured on samples of the policy, on always the same prompts. The pairs' own text cannot show it.",
+            (
+                Panel(
+                    title="KL(policy‖reference) on its own words",
+                    unit="nats/sequence",
+                    fields={"to the reference": "kl_ref", "to the first reference": "kl_origin"},
+                    held_out=True,
+                    zero=True,
+                ),
+                Panel(
+                    title="KL per token",
+                    unit="nats/token",
+                    fields={"on its own words": "kl_ref_token"},
+                    held_out=True,
+                    zero=True,
+                ),
+                Panel(title="beta", unit="reward per nat", fields={"beta": "beta"}, held_out=True, log=True),
+                Panel(title="Length of its own words", unit="tokens", fields={"length": "length"}, held_out=True),
+            ),
+        ),
+        (
+            "The preferences",
+            "On the step's own pairs before each update, and on the pairs of every evaluation.",
+            (
+                Panel(title="Accuracy", unit="share of pairs", fields={"pairs of the step": "accuracy"}),
+                Panel(
+                    title="Accuracy at the evaluations",
+                    unit="share of pairs",
+                    fields={"pairs": "accuracy"},
+                    held_out=True,
+                ),
+                Panel(title="Loss", unit="the loss's own", fields={"pairs of the step": "loss"}),
+                Panel(
+                    title="Implicit rewards",
+                    unit="the loss's own scale",
+                    fields={"chosen": "reward_chosen", "rejected": "reward_rejected", "margin": "reward_margin"},
+                ),
+            ),
+        ),
+        (
+            "How likely the answers are",
+            "A margin may grow while the chosen answers themselves become less likely: likelihood displacement.",
+            (
+                Panel(
+                    title="Log-probability",
+                    unit="nats/sequence",
+                    fields={"chosen": "logprob_chosen", "rejected": "logprob_rejected"},
+                ),
+                Panel(
+                    title="Log-ratio to the reference",
+                    unit="nats/sequence",
+                    fields={"chosen": "log_ratio_chosen", "rejected": "log_ratio_rejected"},
+                ),
+                Panel(
+                    title="Change since the start, at the evaluations",
+                    unit="nats/sequence",
+                    fields={"chosen": "chosen_change", "margin": "margin_change"},
+                    held_out=True,
+                    zero=True,
+                ),
+                Panel(
+                    title="KL on the pairs' own text",
+                    unit="nats/token",
+                    fields={"exact KL(policy‖reference)": "kl_text"},
+                    zero=True,
+                    note="On given text, not on the policy's own words.",
+                ),
+                Panel(title="Entropy", unit="nats/token", fields={"on the pairs": "entropy"}, zero=True),
+            ),
+        ),
+        UPDATES,
+    ),
+    tiles=lambda steps, evaluations: [
+        tile("KL on its own words, nats/sequence", evaluations, "kl_ref", ".2f"),
+        tile("Accuracy", evaluations, "accuracy"),
+        tile("Chosen answers since the start, nats/sequence", evaluations, "chosen_change", "+.2f"),
+        tile("beta", evaluations, "beta", ".4g"),
+    ],
+)
+
+STORIES: dict[str, Story] = {"sft": TEXT, "dpo": PREFERENCES}
 
 
 def write_offline_report(run_dir: Path) -> Path:

@@ -2,7 +2,14 @@
 
 from kleash.runlog.jsonl import Writer, read
 from kleash.runlog.judged import Judged
-from kleash.runlog.offline import OfflineEvaluation, OfflineStep, TextEvaluation, TextStep
+from kleash.runlog.offline import (
+    OfflineEvaluation,
+    OfflineStep,
+    PairEvaluation,
+    PairStep,
+    TextEvaluation,
+    TextStep,
+)
 from kleash.runlog.schema import (
     SCHEMA_VERSION,
     Checkpoint,
@@ -32,6 +39,8 @@ __all__ = [
     "Notice",
     "OfflineEvaluation",
     "OfflineStep",
+    "PairEvaluation",
+    "PairStep",
     "ReferenceChange",
     "Resume",
     "Rollback",

@@ -17,7 +17,14 @@ from pydantic import TypeAdapter, ValidationError
 from kleash.errors import RunError
 from kleash.records import Prompt, Reading, Step
 from kleash.runlog.judged import Judged
-from kleash.runlog.offline import OfflineEvaluation, OfflineStep, TextEvaluation, TextStep
+from kleash.runlog.offline import (
+    OfflineEvaluation,
+    OfflineStep,
+    PairEvaluation,
+    PairStep,
+    TextEvaluation,
+    TextStep,
+)
 
 SCHEMA_VERSION = 1
 
@@ -180,6 +187,8 @@ EVENTS: dict[str, type[Event]] = {
     "judged": Judged,
     "text_step": TextStep,
     "text_evaluation": TextEvaluation,
+    "pair_step": PairStep,
+    "pair_evaluation": PairEvaluation,
 }
 _NAMES = {kind: name for name, kind in EVENTS.items()}
 _ADAPTERS = {kind: TypeAdapter(kind) for kind in EVENTS.values()}
@@ -253,11 +262,11 @@ def offline_evaluations(events: Iterable[Event]) -> list[OfflineEvaluation]:
 
 def _void(event: Event, resumed: int) -> bool:
     match event:
-        case Step() | Sample() | Judged() | TextStep():
+        case Step() | Sample() | Judged() | TextStep() | PairStep():
             return event.step >= resumed
         case Notice():
             return event.step is not None and event.step >= resumed
-        case Checkpoint() | Evaluation() | TextEvaluation():
+        case Checkpoint() | Evaluation() | TextEvaluation() | PairEvaluation():
             return event.step > resumed
         case ReferenceChange():
             return event.kind != "forced" and event.step > resumed

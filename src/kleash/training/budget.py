@@ -2,10 +2,11 @@
 
 from kleash.errors import UsageError
 from kleash.records import Reading, Step, Target, Unit
+from kleash.runlog.offline import PairEvaluation
 from kleash.runlog.schema import Evaluation
 
 
-def spent(budget: Target, measured: Step | Evaluation) -> Reading | None:
+def spent(budget: Target, measured: Step | Evaluation | PairEvaluation) -> Reading | None:
     """The reading that a budget is compared with, in its unit; None where it was not measured.
 
     It is of the whole way from the first reference: kl_origin once the reference has moved, until then kl_ref.
@@ -15,7 +16,7 @@ def spent(budget: Target, measured: Step | Evaluation) -> Reading | None:
     return measured.kl_origin or measured.kl_ref
 
 
-def exceeded(budget: Target | None, measured: Step | Evaluation) -> str | None:
+def exceeded(budget: Target | None, measured: Step | Evaluation | PairEvaluation) -> str | None:
     """In words, that a reading lies above the budget; None where it does not, or there is no budget.
 
     The reading alone decides, not the end of its interval: its error is told, and the budget is where one stops.

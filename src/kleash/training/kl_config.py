@@ -23,12 +23,13 @@ DEFAULT_BETA = 0.05
 DEFAULT_BETA_IN_DEVIATIONS = 0.5
 
 
-def _with_unit(value: Any) -> Any:
+def with_unit(value: Any) -> Any:
     """A bare number is refused here, where the sentence about units can be said."""
     return Target.parse(value) and value if isinstance(value, int | float | str) else value
 
 
-def _budget(value: Any) -> Any:
+def budget_with_unit(value: Any) -> Any:
+    """The same for a budget."""
     return value if value is None else Target.parse(value, "KL budget") and value
 
 
@@ -40,6 +41,11 @@ ControllerConfig = Annotated[
     Annotated[PI | PID | Dual | Ziegler | PPORule | Constant | Linear | Cosine, Field(discriminator="kind")],
     named_kind("pi"),
 ]
+
+
+def holds(controller: object) -> bool:
+    """Whether it is a law that holds a target; the others follow a schedule."""
+    return isinstance(controller, PI | PID | Dual | Ziegler | PPORule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +73,8 @@ class KLSpec:
     __pydantic_config__ = STRICT
 
     penalty: PenaltyConfig = field(default_factory=Exact)
-    target: Annotated[str | tuple[TargetStep, ...] | None, BeforeValidator(_with_unit)] = None
-    budget: Annotated[str | None, BeforeValidator(_budget)] = None
+    target: Annotated[str | tuple[TargetStep, ...] | None, BeforeValidator(with_unit)] = None
+    budget: Annotated[str | None, BeforeValidator(budget_with_unit)] = None
     beta: float | None = None
     controller: ControllerConfig | None = None
     weights: ClassWeights | None = None
@@ -94,8 +100,7 @@ class KLSpec:
             raise UsageError("kl.target: all targets of a schedule need the same unit")
         if self.beta is not None and self.beta < 0:
             raise UsageError(f"kl.beta = {self.beta} would reward leaving the reference; it must be at least 0")
-        holds = isinstance(self.controller, PI | PID | Dual | Ziegler | PPORule)
-        if self.target is not None and self.controller is not None and not holds:
+        if self.target is not None and self.controller is not None and not holds(self.controller):
             raise UsageError(
                 f'kl.controller = "{self.controller.kind}" follows a schedule and cannot hold a target; leave out '
                 'kl.target, or use "pi"'

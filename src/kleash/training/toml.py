@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from kleash.algorithms import ALGORITHMS
+from kleash.algorithms.preference import LOSSES
 from kleash.beta import CONTROLLERS
 from kleash.errors import UsageError
 from kleash.kl.penalties import PENALTIES
@@ -23,13 +24,14 @@ AnyConfig = TypeVar("AnyConfig")
 #: Tables whose `kind` chooses the class, and so the keys that may stand in them.
 _KINDS = {
     ("algorithm",): ALGORITHMS,
+    ("loss",): LOSSES,
     ("kl", "penalty"): PENALTIES,
     ("kl", "controller"): CONTROLLERS,
     ("rewards", "shape"): SHAPES,
     ("model", "reference_update"): FOLLOWING,
 }
 #: Their kind where none is given.
-_DEFAULT_KINDS = {"algorithm": "grpo", "kl.penalty": "exact", "kl.controller": "pi"}
+_DEFAULT_KINDS = {"algorithm": "grpo", "loss": "dpo", "kl.penalty": "exact", "kl.controller": "pi"}
 
 
 @cache

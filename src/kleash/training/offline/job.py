@@ -11,6 +11,7 @@ from kleash.models.load import Loaded
 from kleash.models.plan import Plan, Work
 from kleash.models.spec import ModelSpec
 from kleash.runlog.offline import OfflineEvaluation, OfflineStep
+from kleash.runlog.schema import Event
 from kleash.tensors import Rollout
 from kleash.training.best import Best
 from kleash.training.checkpoint import Reload, Trained
@@ -23,24 +24,29 @@ Tensors = dict[str, dict[str, torch.Tensor]]
 
 
 class Taught(NamedTuple):
-    """A step's rows, their gradients being in `.grad`. own: the objective's state after it. figures: of its record."""
+    """A step's rows, their gradients being in `.grad`. own: the objective's state after it. figures: of its record.
+
+    said: what else belongs into the log; notices are told to the user too.
+    """
 
     rollout: Rollout
     loss: float
     own: Any
     figures: dict[str, Any]
+    said: tuple[Event, ...] = ()
 
 
 class Judged(NamedTuple):
     """What an evaluation found. merit: the higher, the better the checkpoint; None: it cannot be the best.
 
-    over: why the run ends here; None: it goes on.
+    over: why the run ends here; None: it goes on. said: as of `Taught`; samples go into samples.jsonl.
     """
 
     event: OfflineEvaluation
     own: Any
     merit: float | None
     over: str | None = None
+    said: tuple[Event, ...] = ()
 
 
 @runtime_checkable

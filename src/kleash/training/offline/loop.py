@@ -8,13 +8,14 @@ as in an online run.
 
 import math
 import time
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import torch
 
 from kleash.errors import NotFiniteError
-from kleash.runlog.schema import Checkpoint, RunEnd
+from kleash.runlog.schema import Checkpoint, Event, Notice, RunEnd, Sample
 from kleash.training import checkpoint, shelf
 from kleash.training.careful import Careful
 from kleash.training.ending import end_badly
@@ -79,6 +80,7 @@ def _take_step(job: OfflineJob, state: OfflineState, sinks: Sinks) -> None:
         group["lr"] = rate * group.get("factor", 1.0)
     job.optimizer.zero_grad(set_to_none=True)
     taught = job.objective.learn(state.step, state.own, by_plan)
+    _write(sinks, taught.said)
     norm = float(torch.nn.utils.clip_grad_norm_(job.trained.trainable(), job.train.max_grad_norm))
     whole = math.isfinite(norm) and math.isfinite(taught.loss)
     if whole:
@@ -131,9 +133,18 @@ def _judge(job: OfflineJob, state: OfflineState, sinks: Sinks) -> str | None:
     state.own, state.evaluations[state.step] = judged.own, judged.merit
     sinks.events.write(judged.event)
     sinks.say(f"after {state.step} steps  {'  '.join(job.objective.line(judged.event))}")
+    _write(sinks, judged.said)
     if judged.over:
         sinks.notice("budget", f"the run ends here: {judged.over}", state.step)
     return "budget" if judged.over else None
+
+
+def _write(sinks: Sinks, events: Iterable[Event]) -> None:
+    """What an objective says besides its figures, each where it belongs."""
+    for event in events:
+        if isinstance(event, Notice):
+            sinks.say(event.text)
+        (sinks.samples if isinstance(event, Sample) else sinks.events).write(event)
 
 
 def _save(job: OfflineJob, state: OfflineState, sinks: Sinks) -> None:
