@@ -170,6 +170,10 @@ class Step:
     kl_sampler: Reading | None = metric(
         "KL(sampler‖policy) per token (k1): disagreement between the sampler's recorded log-probs and the trainer's."
     )
+    kl_sampler_k3: Reading | None = metric("The same by k3, which is never negative and varies less where they agree.")
+    sampler_ratio_max: float | None = metric("Largest policy/sampler ratio of a counted token; 1 where they agree.")
+    staleness: float | None = metric("By how many updates samples are older than the weights they update, on average.")
+    staleness_max: int | None = metric("The same, of the oldest.")
     target: str | None = metric("The KL target in force, with its unit.")
     budget: str | None = metric("The KL budget in force, with its unit.")
     controller_held: str | None = metric("Why the controller did not use the last reading; empty when it did.")
@@ -261,6 +265,7 @@ class Step:
     ratio_truncations: int | None = metric(
         "Tokens at which the importance ratio on the KL's charges was truncated, over the step's updates."
     )
+    mismatch_fraction: float | None = metric("Share of tokens whose weight `train.mismatch` truncated or masked.")
     value_loss: float | None = metric(
         "Mean over the update's tokens of ½ (V − return)², clipped as configured; in squared units of reward."
     )

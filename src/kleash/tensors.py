@@ -22,6 +22,7 @@ class Rollout:
     token (nats; 0 where mask is False). `truncated` is True where generation stopped at the length limit.
     `weight` is how much each prompt group counts in the loss: None means 1 each; a proof that replaces the sampler
     by enumeration gives each group its probability (times N).
+    `policy_step` is the step whose weights drew each completion, as its sampler says; None: the step's own.
     """
 
     prompt_ids: Int[Tensor, "N P"]
@@ -32,6 +33,7 @@ class Rollout:
     sampler: Float[Tensor, "B T"]
     truncated: Bool[Tensor, " B"]
     weight: Float[Tensor, " N"] | None = None
+    policy_step: Int[Tensor, " B"] | None = None
 
     @property
     def n_prompts(self) -> int:
@@ -58,6 +60,7 @@ class Rollout:
             sampler=self.sampler[rows, :t],
             truncated=self.truncated[rows],
             weight=None if self.weight is None else self.weight[first:last],
+            policy_step=None if self.policy_step is None else self.policy_step[rows],
         )
 
 
@@ -72,6 +75,7 @@ def merged(parts: Sequence[Rollout], pad_id: int) -> Rollout:
         rooms = [(P - c.shape[1], 0) if prompt else (0, T - c.shape[1]) for c in columns]
         return torch.cat([pad(c, room, value=value) for c, room in zip(columns, rooms, strict=True)])
 
+    steps = [part.policy_step for part in parts if part.policy_step is not None]
     before = [sum(part.n_prompts for part in parts[:i]) for i in range(len(parts))]
     return Rollout(
         prompt_ids=joined("prompt_ids", prompt=True, value=pad_id),
@@ -81,6 +85,7 @@ def merged(parts: Sequence[Rollout], pad_id: int) -> Rollout:
         group=torch.cat([part.group + first for part, first in zip(parts, before, strict=True)]),
         sampler=joined("sampler", prompt=False),
         truncated=torch.cat([part.truncated for part in parts]),
+        policy_step=torch.cat(steps) if len(steps) == len(parts) else None,
     )
 
 
@@ -174,6 +179,7 @@ class Batch:
     log π(token) when the rollout was made; None means the policy has not moved since (every ratio is exactly 1).
     `credit` is there for algorithms that credit a whole step at once; None for those that do it in their loss.
     `baseline` is the trained-on score of the prompt's greedy completion; None for algorithms that do not ask for it.
+    `correction` multiplies the reward's token losses, for the sampler was not the policy; None: nothing is corrected.
     """
 
     rollout: Rollout
@@ -183,6 +189,7 @@ class Batch:
     old: Float[Tensor, "B T"] | None = None
     credit: Credit | None = None
     baseline: Float[Tensor, " B"] | None = None
+    correction: Float[Tensor, "B T"] | None = None
 
     @property
     def mask(self) -> Bool[Tensor, "B T"]:
@@ -201,4 +208,5 @@ class Batch:
             old=None if self.old is None else self.old[rows, :width],
             credit=None if self.credit is None else self.credit.rows(rows, width),
             baseline=None if self.baseline is None else self.baseline[rows],
+            correction=None if self.correction is None else self.correction[rows, :width],
         )

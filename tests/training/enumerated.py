@@ -34,6 +34,7 @@ from kleash.models.several import Several
 from kleash.models.spec import Adapter, CriticKind
 from kleash.models.stopping import Ends
 from kleash.rewards.load import Rewarder
+from kleash.rl.mismatch import Mismatch
 from kleash.runlog.jsonl import Writer
 from kleash.tensors import Rollout
 from kleash.training import online, rolling
@@ -140,6 +141,7 @@ class Setting:
     moves: list[list[Tensor] | None] | None = None
     edit: Callable[[Rollout], Rollout] = lambda rollout: rollout
     token_weight: Tensor | None = None
+    mismatch: Mismatch | None = None
 
 
 def pairs(policy: Policy) -> Rollout:
@@ -220,6 +222,7 @@ def run_step(
             penalty=setting.penalty,
             length=C,
             token_weight=setting.token_weight,
+            mismatch=setting.mismatch,
         ),
         controller=Constant(),
         optimizer=spy,

@@ -19,8 +19,8 @@ from torch import Tensor
 from kleash.algorithms.checks import check_group_relative
 from kleash.algorithms.clip import Clip, sides
 from kleash.algorithms.group_relative import Loss, Totals, weigh_groups
+from kleash.algorithms.off_policy import corrected, off_policy_ratios
 from kleash.kl.penalties import Penalty
-from kleash.kl.ratios import importance_ratios
 from kleash.rl.advantages import group_sum, leave_one_out, leave_one_out_alive
 from kleash.rl.policy_losses import clipped_surrogate, reduce_tokens
 from kleash.tensors import Batch, Look
@@ -55,17 +55,16 @@ class BestOfN:
         Proved by: tests/training/test_critic_free.py::test_best_of_n_imitates_the_best_on_a_leash
         """
         mask, group = batch.mask, batch.rollout.group
-        old = look.logprobs.detach() if batch.old is None else batch.old
-        ratios, truncations = importance_ratios(look.logprobs, old, mask, self.prefix_cap, penalty.importance)
+        ratios = off_policy_ratios(look, batch, penalty, self.prefix_cap)
         members = group_sum(batch.scored.to(batch.score.dtype), group)
         weight = (members * self._kept(batch))[:, None].expand(mask.shape)  # a mean over prompts, as others are of rows
         surrogate = clipped_surrogate(ratios.token, weight, sides(self.clip))
-        losses = surrogate.loss
-        kl = penalty.terms(look, mask, ratios)
+        losses = corrected(surrogate.loss, batch)
+        kl = penalty.terms(look, mask, ratios.charges)
         if kl.own is not None:
             losses = losses + beta * kl.own
         if kl.to_go is not None:
-            losses = losses + beta * leave_one_out_alive(kl.to_go, mask, group, ratios.credit) * look.logprobs
+            losses = losses + beta * leave_one_out_alive(kl.to_go, mask, group, ratios.charges.credit) * look.logprobs
         value = reduce_tokens(
             weigh_groups(losses, batch),
             mask,
@@ -74,7 +73,7 @@ class BestOfN:
             tokens=totals.tokens,
             constant=totals.constant,
         )
-        return Loss(value, int((surrogate.clipped & mask).sum()), truncations)
+        return Loss(value, int((surrogate.clipped & mask).sum()), ratios.truncations)
 
     def _kept(self, batch: Batch) -> Float[Tensor, " B"]:
         """Weights that sum to 1 in each group with spread, and to 0 in the others."""

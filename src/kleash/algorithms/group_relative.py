@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kleash.algorithms.clip import Clip, sides
+from kleash.algorithms.off_policy import OffPolicyRatios, corrected, off_policy_ratios
 from kleash.kl.penalties import Penalty
-from kleash.kl.ratios import Ratios, importance_ratios
 from kleash.rl.advantages import group_std, group_sum, leave_one_out, leave_one_out_alive
 from kleash.rl.policy_losses import (
     Length,
@@ -151,45 +151,43 @@ def group_relative_losses(
     Proved by: tests/training/test_gradient.py::test_gradient_through_the_loop
     """
     mask, full = batch.mask, how.off_policy == "full"
-    old = look.logprobs.detach() if batch.old is None else batch.old
-    cap = None if full else how.prefix_cap
-    importance = "prefix" if full else penalty.importance
-    ratios, truncations = importance_ratios(look.logprobs, old, mask, cap, importance)
+    ratios = off_policy_ratios(look, batch, penalty, None if full else how.prefix_cap)
     if advantage is None:
         advantage = leave_one_out(batch.score, batch.scored, batch.rollout.group)
     each = advantage[:, None].expand(mask.shape)
     if full:
         losses, clipped = _full_reward(look, batch, each, ratios), 0
     else:
-        surrogate = _surrogate(look, old, batch, ratios.token, each, how)
-        losses, clipped = surrogate.loss, int((surrogate.clipped & mask).sum())
+        surrogate = _surrogate(look, batch, ratios, each, how)
+        losses, clipped = corrected(surrogate.loss, batch), int((surrogate.clipped & mask).sum())
 
     losses = scales.reward[:, None] * losses
-    kl = penalty.terms(look, mask, ratios)
+    kl = penalty.terms(look, mask, ratios.charges)
     if kl.own is not None:
         losses = losses + beta * scales.kl[:, None] * kl.own
     if kl.to_go is not None:
-        credit = leave_one_out_alive(kl.to_go, mask, batch.rollout.group, ratios.credit)
+        credit = leave_one_out_alive(kl.to_go, mask, batch.rollout.group, ratios.charges.credit)
         losses = losses + beta * scales.kl[:, None] * credit * look.logprobs
-    return TokenLosses(losses, clipped, truncations)
+    return TokenLosses(losses, clipped, ratios.truncations)
 
 
 def _surrogate(
     look: Look,
-    old: Float[Tensor, "B T"],
     batch: Batch,
-    token: Float[Tensor, "B T"],
+    ratios: OffPolicyRatios,
     advantage: Float[Tensor, "B T"],
     how: UpdateRule,
 ) -> Surrogate:
     clip = sides(how.clip)
     if how.ratio == "weight":
-        return weighted_logprobs(token, look.logprobs, advantage, clip)
-    ratio = sequence_ratio(look.logprobs, old, batch.mask) if how.ratio == "sequence" else token
+        return weighted_logprobs(ratios.token, look.logprobs, advantage, clip)
+    ratio = sequence_ratio(look.logprobs, ratios.old, batch.mask) if how.ratio == "sequence" else ratios.token
     return clipped_surrogate(ratio, advantage, clip)
 
 
-def _full_reward(look: Look, batch: Batch, advantage: Float[Tensor, "B T"], ratios: Ratios) -> Float[Tensor, "B T"]:
+def _full_reward(
+    look: Look, batch: Batch, advantage: Float[Tensor, "B T"], ratios: OffPolicyRatios
+) -> Float[Tensor, "B T"]:
     """−[ρ_{1:T} R − ρ_{1:t} b] ℓ_t; ratios are 1 outside the mask, so the last column is ρ_{1:T}.
 
     A member with no other scored one beside it has no baseline, and so no credit.
@@ -197,7 +195,8 @@ def _full_reward(look: Look, batch: Batch, advantage: Float[Tensor, "B T"], rati
     score = batch.score[:, None]
     baseline = score - advantage
     others = group_sum(batch.scored.to(score.dtype), batch.rollout.group)[:, None] - 1
-    credit = torch.where(others > 0, ratios.through[:, -1:] * score - ratios.through * baseline, 0.0)
+    through = ratios.charges.through
+    credit = torch.where(others > 0, through[:, -1:] * score - through * baseline, 0.0)
     return -credit * look.logprobs
 
 

@@ -21,11 +21,12 @@ from torch import Tensor
 from kleash.algorithms.checks import check_updates
 from kleash.algorithms.clip import Clip, sides
 from kleash.algorithms.group_relative import Loss, OffPolicy, Totals, ValueFigures, weigh_groups
+from kleash.algorithms.off_policy import corrected, off_policy_ratios
 from kleash.algorithms.ptx import Ptx
 from kleash.algorithms.step_penalty import StepPenalty
 from kleash.errors import UsageError
 from kleash.kl.penalties import Penalty
-from kleash.kl.ratios import Ratios, importance_ratios
+from kleash.kl.ratios import Ratios
 from kleash.masked import whiten
 from kleash.records import Reading
 from kleash.rl.gae import Advantages, generalised_advantages, token_rewards
@@ -126,22 +127,19 @@ class PPO:
         assert credit is not None, "the loop asks for the credit before any loss"
         assert credit.values is not None
         assert credit.returns is not None
-        old = look.logprobs.detach() if batch.old is None else batch.old
-        cap = None if full else self.prefix_cap
-        importance = "prefix" if full else penalty.importance
-        ratios, truncations = importance_ratios(look.logprobs, old, mask, cap, importance)
+        ratios = off_policy_ratios(look, batch, penalty, None if full else self.prefix_cap)
         if full:
-            advantage = self._advantages(look, batch, penalty, beta, credit.values, ratios).advantage
-            losses, clipped = -ratios.through * advantage * look.logprobs, 0
+            advantage = self._advantages(look, batch, penalty, beta, credit.values, ratios.charges).advantage
+            losses, clipped = -ratios.charges.through * advantage * look.logprobs, 0
         else:
             surrogate = clipped_surrogate(ratios.token, credit.advantage, sides(self.clip))
-            losses, clipped = surrogate.loss, int((surrogate.clipped & mask).sum())
-        own = penalty.terms(look, mask, ratios).own
+            losses, clipped = corrected(surrogate.loss, batch), int((surrogate.clipped & mask).sum())
+        own = penalty.terms(look, mask, ratios.charges).own
         if own is not None:
             losses = losses + beta * credit.scale * own
         bound = None if self.clip_value == "none" else self.clip_value
         if self.step_penalty is not None:
-            losses = losses + self.step_penalty.terms(old, look.logprobs)
+            losses = losses + self.step_penalty.terms(ratios.old, look.logprobs)
         value = clipped_value_loss(_values(look, live=True), credit.values, credit.returns, bound)
 
         def reduced(per_token: Float[Tensor, "B T"]) -> Float[Tensor, ""]:
@@ -157,7 +155,7 @@ class PPO:
         figures = ValueFigures(
             float(torch.where(mask, value.loss.detach(), 0.0).sum()), int((value.clipped & mask).sum())
         )
-        return Loss(reduced(losses + self.vf_coef * value.loss), clipped, truncations, figures)
+        return Loss(reduced(losses + self.vf_coef * value.loss), clipped, ratios.truncations, figures)
 
     def _advantages(
         self,

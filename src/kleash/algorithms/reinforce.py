@@ -17,9 +17,10 @@ from pydantic import ConfigDict
 from kleash.algorithms.checks import check_updates
 from kleash.algorithms.clip import Clip, sides
 from kleash.algorithms.group_relative import Loss, Totals, weigh_groups
+from kleash.algorithms.off_policy import corrected, off_policy_ratios
 from kleash.errors import UsageError
 from kleash.kl.penalties import Penalty
-from kleash.kl.ratios import Ratios, importance_ratios
+from kleash.kl.ratios import Ratios
 from kleash.masked import whiten
 from kleash.rl.advantages import leave_one_out
 from kleash.rl.gae import generalised_advantages, token_rewards
@@ -86,11 +87,12 @@ class ReinforcePP:
         """
         mask, credit = batch.mask, batch.credit
         assert credit is not None, "the loop asks for the credit before any loss"
-        old = look.logprobs.detach() if batch.old is None else batch.old
-        ratios, truncations = importance_ratios(look.logprobs, old, mask, self.prefix_cap, penalty.importance)
+        ratios = off_policy_ratios(look, batch, penalty, self.prefix_cap)
         surrogate = clipped_surrogate(ratios.token, credit.advantage, sides(self.clip))
-        own = penalty.terms(look, mask, ratios).own
-        losses = surrogate.loss if own is None else surrogate.loss + beta * credit.scale * own
+        own = penalty.terms(look, mask, ratios.charges).own
+        losses = corrected(surrogate.loss, batch)
+        if own is not None:
+            losses = losses + beta * credit.scale * own
         value = reduce_tokens(
             weigh_groups(losses, batch),
             mask,
@@ -99,4 +101,4 @@ class ReinforcePP:
             tokens=totals.tokens,
             constant=totals.constant,
         )
-        return Loss(value, int((surrogate.clipped & mask).sum()), truncations)
+        return Loss(value, int((surrogate.clipped & mask).sum()), ratios.truncations)

@@ -2,7 +2,8 @@
 
 A completion is then a row of tokens of which some were sampled and the others, a tool's answer or a user's next
 message, were written in between. Only sampled ones may count: each counted token must be one that `generate` drew
-after exactly the tokens before it, or the log-prob it is trained on would be that of another question.
+after exactly the tokens before it, or the log-prob it is trained on would be that of another question. An episode drawn
+by another engine brings the log-probs of that engine, and vouches for them itself.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from kleash.errors import RunError
 from kleash.models.draw import keyed_noise
 from kleash.models.policy import Policy
 from kleash.models.sampling import Sampling, drawn, left_padded
-from kleash.models.stopping import Ends
+from kleash.models.stopping import Ends, stopped
 from kleash.tensors import Rollout
 
 
@@ -28,10 +29,15 @@ class Key(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """The tokens after the prompt, and which of them count."""
+    """The tokens after the prompt, and which of them count.
+
+    logprobs: of the engine that drew them, which was not `generate`. policy_step: the step whose weights it had.
+    """
 
     ids: list[int]
     mask: list[bool]
+    logprobs: list[float] | None = None
+    policy_step: int | None = None
 
 
 class _Call(NamedTuple):
@@ -111,11 +117,11 @@ class Turns:
             self._check(row, episode.ids)
             if not any(episode.mask):
                 raise RunError(f"episode {row} counts no token, so nothing of it could be learned from")
-            n, known = len(episode.ids), self._known(row, episode)
+            n, known = len(episode.ids), episode.logprobs or self._known(row, episode)
             ids[row, :n], mask[row, :n] = torch.tensor(episode.ids), torch.tensor(episode.mask)
             sampler[row, :n] = torch.tensor(known)
-            ended = any(call.ended and call.context + call.tokens == episode.ids for call in self._calls[row])
-            truncated[row] = n == self._settings.max_new_tokens and not ended
+            truncated[row] = n == self._settings.max_new_tokens and not self._ended(row, episode)
+        steps = [episode.policy_step for episode in episodes if episode.policy_step is not None]
         device = self._policy.device
         prompt_ids, prompt_mask = left_padded(self._prompts, self._ends.pad_id, device)
         return Rollout(
@@ -126,6 +132,7 @@ class Turns:
             group=torch.tensor(self._group, device=device),
             sampler=sampler.to(device, torch.promote_types(self._policy.head().weight.dtype, torch.float32)),
             truncated=truncated.to(device),
+            policy_step=torch.tensor(steps, device=device) if len(steps) == len(episodes) else None,
         )
 
     def _drawn(self, rows: list[int], contexts: dict[int, list[int]], settings: Sampling) -> list[_Call]:
@@ -143,6 +150,13 @@ class Turns:
             _Call(contexts[row], ids[i][:n], sampler[i][:n], ended[i])
             for i, (row, n) in enumerate(zip(rows, lengths, strict=True))
         ]
+
+    def _ended(self, row: int, episode: Episode) -> bool:
+        """Whether it ends by itself, and not by the limit."""
+        if episode.logprobs is None:
+            return any(call.ended and call.context + call.tokens == episode.ids for call in self._calls[row])
+        stop, last = self._settings.stop, torch.tensor([episode.ids])
+        return episode.ids[-1] in self._ends.eos_ids or bool(stop and stopped(last, stop, self._ends.tokenizer))
 
     def _known(self, row: int, episode: Episode) -> list[float]:
         """The sampler's log-prob of each counted token, 0 of the others."""

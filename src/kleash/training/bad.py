@@ -78,6 +78,6 @@ def _tensors(batch: Batch, look: Look) -> Iterator[tuple[str, Tensor]]:
         ("logprobs", look.logprobs),
         ("entropy", look.entropy),
     )
-    for name, value in (("ref", look.ref), ("kl", look.kl), ("old", batch.old)):
+    for name, value in (("ref", look.ref), ("kl", look.kl), ("old", batch.old), ("policy_step", rollout.policy_step)):
         if value is not None:
             yield name, value

@@ -24,6 +24,7 @@ from kleash.training.job import Job, Progressing
 from kleash.training.passes import spans
 from kleash.training.rolling import Asked, roll
 from kleash.training.shaped import Drawn, ShapedScores, shape
+from kleash.training.staleness import check_policy_steps
 
 
 class Clock:
@@ -44,6 +45,7 @@ class Clock:
 def collect(job: Job, state: Progressing, clock: Clock, by_plan: Careful) -> tuple[Collected, Batch]:
     """Sample, score, shape, and the reference's states."""
     drawn, draws = _filled(job, state, clock, by_plan)
+    check_policy_steps(drawn.rollout, state.step)
     with clock.phase("shape"):
         shaped = shape(job, state.shaping, Drawn(drawn.numbers, drawn.rollout, drawn.texts), drawn.scored)
         shaped = _punished(job, shaped, drawn.rollout)

@@ -122,6 +122,11 @@ class Config:
         if not isinstance(self.algorithm, LearnsValues):
             self._check_no_critic()
         self._check_importance()
+        if self.train.mismatch is not None and getattr(self.algorithm, "off_policy", None) == "full":
+            raise UsageError(
+                'train.mismatch and algorithm.off_policy = "full" contradict each other: "full" bounds no ratio; leave '
+                "one of them out"
+            )
 
     def _check_length(self) -> None:
         twice = any(isinstance(shape, Overlong) for reward in self.rewards for shape in reward.shape)

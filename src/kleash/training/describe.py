@@ -24,6 +24,7 @@ def describe(job: Job) -> list[str]:
         f"algorithm  {_named(update.algorithm)}: {update.algorithm.label}",
         f"leash      {config.kl.penalty.kind}: {update.penalty.label}{_weighted(job)}",
         f"           {_leash(job)}",
+        *([] if update.mismatch is None else [f"sampler    {update.mismatch.label}"]),
         f"rewards    {', '.join(f'{r.name} × {r.weight:g}' for r in job.rewarders)}",
         f"steps      {config.train.steps} × {config.train.prompts_per_step} prompts × {update.algorithm.group_size} "
         f"completions of at most {config.train.max_new_tokens} tokens, learning rate {job.learning_rate:g}",

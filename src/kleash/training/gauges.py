@@ -13,16 +13,18 @@ from torch import Tensor
 
 from kleash import text
 from kleash.kl.divergence_penalties import Chi2, Renyi, beyond_chi2_bound
-from kleash.kl.estimators import beyond_bound
+from kleash.kl.estimators import beyond_bound, k3
 from kleash.kl.measure import measure
-from kleash.kl.penalties import InLoss, Penalty
+from kleash.kl.penalties import InLoss
 from kleash.masked import masked_mean
-from kleash.records import ControllerState, KLKind, Reading, Step, Target
+from kleash.records import ControllerState, Estimator, KLKind, Reading, Step, Target
 from kleash.rewards.ensembles import disagreement
 from kleash.rewards.score import Scored
+from kleash.rl.mismatch import Mismatch
 from kleash.tensors import Look, Rollout
 from kleash.training.dynamic import Draws
 from kleash.training.learn import Learned
+from kleash.training.passes import Update
 from kleash.training.shaped import ShapedScores
 from kleash.training.token_weights import by_class
 
@@ -103,14 +105,7 @@ def gauge(
         kl_origin=kl_origin,
         kl_origin_token=kl_origin_token,
         **_class_figures(look, collected),
-        kl_sampler=measure(
-            rollout.sampler - look.logprobs,
-            rollout.mask,
-            rollout.group,
-            kind="kl_sampler",
-            estimator="k1",
-            unit="nats/token",
-        ),
+        **_sampler_figures(look, rollout),
         price=price([*_points(history), (None if kl_ref is None else kl_ref.value, trained)]),
         score=mean,
         score_std=std,
@@ -134,9 +129,9 @@ def gauge(
     )
 
 
-def update_figures(learned: Learned, penalty: Penalty, rollout: Rollout) -> dict[str, float | int | None]:
+def update_figures(learned: Learned, update: Update, rollout: Rollout) -> dict[str, float | int | None]:
     """What the update measured about itself, as fields of `Step`."""
-    linear = None
+    linear, penalty = None, update.penalty
     if isinstance(penalty, InLoss) and penalty.estimator == "k3" and learned.look.ref is not None:
         beyond = beyond_bound(learned.look.logprobs - learned.look.ref)
         linear = float((beyond & rollout.mask).sum() / rollout.mask.sum())
@@ -153,6 +148,7 @@ def update_figures(learned: Learned, penalty: Penalty, rollout: Rollout) -> dict
         "updates_skipped": len(learned.skipped),
         "clip_fraction": learned.clip_fraction,
         "ratio_truncations": learned.truncations,
+        "mismatch_fraction": _bounded(learned.look, rollout, update.mismatch),
         "value_loss": learned.value_loss,
         "value_clip_fraction": learned.value_clip_fraction,
         "explained_variance": learned.explained_variance,
@@ -161,6 +157,13 @@ def update_figures(learned: Learned, penalty: Penalty, rollout: Rollout) -> dict
         "divergence": charged,
         "chi2_linear_fraction": steep,
     }
+
+
+def _bounded(look: Look, rollout: Rollout, mismatch: Mismatch | None) -> float | None:
+    if mismatch is None:
+        return None
+    weights = mismatch.weights(look.logprobs, rollout.sampler, rollout.mask)
+    return float(weights.bounded.sum() / rollout.mask.sum())
 
 
 def controller_figures(state: ControllerState) -> dict[str, int | str | None]:
@@ -192,6 +195,20 @@ def _points(history: Sequence[Step]) -> list[tuple[float | None, float | None]]:
         (None if s.kl_ref is None else s.kl_ref.value, s.score if s.score_shaped is None else s.score_shaped)
         for s in history[-PRICE_WINDOW:]
     ]
+
+
+def _sampler_figures(look: Look, rollout: Rollout) -> dict[str, Any]:
+    """How far the sampler's own numbers are from the policy's, as fields of `Step`."""
+    log_ratio = rollout.sampler - look.logprobs
+
+    def reading(x: Float[Tensor, "B T"], estimator: Estimator) -> Reading | None:
+        return measure(x, rollout.mask, rollout.group, kind="kl_sampler", estimator=estimator, unit="nats/token")
+
+    return {
+        "kl_sampler": reading(log_ratio, "k1"),
+        "kl_sampler_k3": reading(k3(log_ratio), "k3"),
+        "sampler_ratio_max": float((-log_ratio)[rollout.mask].max().double().exp()),
+    }
 
 
 def _class_figures(look: Look, collected: Collected) -> dict[str, Any]:

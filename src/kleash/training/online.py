@@ -36,6 +36,7 @@ from kleash.training.passes import observe
 from kleash.training.progress import evaluation_line
 from kleash.training.rollback import go_back, last_good
 from kleash.training.spread import spread_notices
+from kleash.training.staleness import staleness_figures
 from kleash.training.step_price import next_price, price_figures, priced
 from kleash.training.tailwatch import watch_tail
 
@@ -137,7 +138,8 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
     seconds = clock.seconds | {"total": time.perf_counter() - began}
     record = replace(
         record,
-        **update_figures(learned, job.update.penalty, batch.rollout),
+        **update_figures(learned, job.update, batch.rollout),
+        **staleness_figures(batch.rollout, state.history, learned.updates),
         **controller_figures(controller),
         budget=settings.kl.budget,
         **price_figures(update, price),

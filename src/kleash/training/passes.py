@@ -18,6 +18,7 @@ from kleash.kl.divergence_penalties import order_of
 from kleash.kl.penalties import Penalty
 from kleash.models.plan import Plan
 from kleash.models.policy import Policy
+from kleash.rl.mismatch import Mismatch
 from kleash.tensors import Batch, Look, ReferenceStates, Rollout
 
 Found = TypeVar("Found")
@@ -27,7 +28,8 @@ Found = TypeVar("Found")
 class Update:
     """How weights move. `length` is C, the constant by which token sums are divided (max_new_tokens).
 
-    `token_weight`: what the KL at a sampled token is multiplied by in the penalty, by its id; None: 1.
+    `token_weight`: what the KL at a sampled token is multiplied by in the penalty, by its id; None: 1. `mismatch`: how
+    the credit is corrected for a sampler that is not the policy; None: not.
     """
 
     algorithm: Algorithm
@@ -36,6 +38,7 @@ class Update:
     temperature: float = 1.0
     max_grad_norm: float = math.inf
     token_weight: Float[Tensor, " V"] | None = None
+    mismatch: Mismatch | None = None
 
 
 @runtime_checkable
@@ -78,7 +81,7 @@ def differentiate(policy: Policy, batch: Batch, update: Update, plan: Plan, tota
         looks.append(_detached(look))
         if not part.mask.any():
             continue
-        term = update.algorithm.loss(look, part, totals, update.penalty, beta)
+        term = update.algorithm.loss(look, _corrected(part, look, update.mismatch), totals, update.penalty, beta)
         term.value.backward()
         loss = loss + float(term.value.detach())
         clipped, truncations = clipped + term.clipped, truncations + term.truncations
@@ -99,6 +102,14 @@ def _seen(policy: Policy, rollout: Rollout, reference: ReferenceStates | None, u
     if update.token_weight is None:
         return look
     return replace(look, weight=update.token_weight[rollout.completion_ids].to(look.logprobs.dtype))
+
+
+def _corrected(batch: Batch, look: Look, mismatch: Mismatch | None) -> Batch:
+    """With the weights of its samples; before a step's first update the look is that of the old policy."""
+    if mismatch is None:
+        return batch
+    old = look.logprobs.detach() if batch.old is None else batch.old
+    return replace(batch, correction=mismatch.weights(old, batch.rollout.sampler, batch.rollout.mask).value)
 
 
 def spans(n: int, size: int) -> list[tuple[int, int]]:

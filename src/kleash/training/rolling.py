@@ -1,5 +1,6 @@
 """One step's samples: from the sampler alone, or from a user's own loop over it ([data] rollout)."""
 
+import math
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -20,16 +21,22 @@ from kleash.training.job import Job
 from kleash.training.passes import spans
 
 #: What an episode may say; every other key is a column for the rewards.
-KEYS = ("ids", "mask", "text")
+KEYS = ("ids", "mask", "text", "logprobs", "policy_step")
+#: Log-probs may be so far above 0, by the rounding of an engine that computes in half precision.
+ROUNDING = 1e-3
 
 
 class Asked(NamedTuple):
-    """What is sampled: prompts and columns, an entry for each completion; numbers: of the N prompts in the data."""
+    """What is sampled: prompts and columns, an entry for each completion; numbers: of the N prompts in the data.
+
+    of_policy: of the policy in training, and not of its reference, which an engine of the user's own knows nothing of.
+    """
 
     prompts: list[Prompt]
     columns: dict[str, list[Any]]
     numbers: list[int]
     group_size: int
+    of_policy: bool = True
 
 
 class Rolled(NamedTuple):
@@ -75,7 +82,10 @@ def roll(job: Job, policy: Policy, asked: Asked, step: int, sampled: int | None 
     try:
         returned = _called(job.rollout, asked, generate, loaded.tokenizer)
         episodes = _checked(returned, len(asked.prompts))
-        rollout = generate.rollout([Episode(e["ids"], e["mask"]) for e in episodes])
+        _check_own_engine(episodes, asked)
+        rollout = generate.rollout(
+            [Episode(e["ids"], e["mask"], e.get("logprobs"), e.get("policy_step")) for e in episodes]
+        )
         columns = asked.columns | _columns(episodes, {*asked.columns, "prompts", "completions"})
     except NotFiniteError:  # the policy's, not the loop's: the run goes back to where it was whole
         raise
@@ -125,7 +135,42 @@ def _episode(row: int, given: Any) -> dict[str, Any]:
         raise RunError(f"episode {row} has {len(ids)} ids and {len(mask)} entries in its mask; they belong together")
     if not isinstance(given.get("text", ""), str):
         raise RunError(f"the text of episode {row} must be a string, and it is {given['text']!r:.60}")
-    return {**given, "ids": list(ids), "mask": list(mask)}
+    found = {**given, "ids": list(ids), "mask": list(mask)}
+    if given.get("logprobs") is not None:
+        found["logprobs"] = _logprobs(row, given["logprobs"], found["mask"])
+    step = given.get("policy_step")
+    if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
+        raise RunError(f"the policy_step of episode {row} must be the number of a step, and it is {step!r:.60}")
+    return found
+
+
+def _logprobs(row: int, given: Any, mask: list[bool]) -> list[float]:
+    """One for each token, 0 where it does not count."""
+    values = given.tolist() if hasattr(given, "tolist") else given
+    if not isinstance(values, list | tuple) or len(values) != len(mask):
+        raise RunError(
+            f"the logprobs of episode {row} must be a list with one number for each of its {len(mask)} ids, and they "
+            f"are {values!r:.60}"
+        )
+    for place, (value, counts) in enumerate(zip(values, mask, strict=True)):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if counts and not (number and math.isfinite(value) and value <= ROUNDING):
+            raise RunError(
+                f"episode {row} counts token {place} with the log-prob {value!r:.60}; it must be a finite number of "
+                "nats of at most 0"
+            )
+    return [float(value) if counts else 0.0 for value, counts in zip(values, mask, strict=True)]
+
+
+def _check_own_engine(episodes: list[dict[str, Any]], asked: Asked) -> None:
+    """What episodes that an engine of the user's own drew must have in common."""
+    if len({e.get("policy_step") is None for e in episodes}) > 1:
+        raise RunError("some episodes have a policy_step and others have none; give it with every one, or with none")
+    if not asked.of_policy and any(e.get("logprobs") is not None for e in episodes):
+        raise RunError(
+            "it returned logprobs where the reference's own completions were asked for, by the shape of a reward; an "
+            "engine of one's own draws from the policy: take what generate draws, or leave that shape out"
+        )
 
 
 def _columns(episodes: list[dict[str, Any]], taken: set[str]) -> dict[str, list[Any]]:

@@ -90,6 +90,7 @@ def _update(config: Config, loaded: Loaded, classes: Int[Tensor, " V"]) -> Updat
         length=config.train.max_new_tokens,
         temperature=config.train.temperature,
         max_grad_norm=config.train.max_grad_norm,
+        mismatch=config.train.mismatch,
         token_weight=None if config.kl.weights is None else config.kl.weights.table(classes),
     )
 

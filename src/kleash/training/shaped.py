@@ -80,6 +80,6 @@ def with_reference(
     asking, M = [r for r in rewarders if r.name in wanted], max(wanted.values())
     prompts, columns = job.prompts.take(new, M)
     with job.reference.running() as policy:
-        rolled = roll(job, policy, Asked(prompts, columns, new, M), REFERENCE_STEP)
+        rolled = roll(job, policy, Asked(prompts, columns, new, M, of_policy=False), REFERENCE_STEP)
     found = score(asking, prompts, rolled.texts, rolled.columns, trial=True).by_name
     return known | {i: {name: s[n * M : (n + 1) * M] for name, s in found.items()} for n, i in enumerate(new)}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kleash.errors import UsageError
+from kleash.rl.mismatch import Mismatch
 from kleash.training.section import STRICT
 
 #: Of a critic's bias, in units of reward. At the weights' rate the values could follow the mean return only by growing
@@ -20,7 +21,8 @@ class TrainSpec:
     go through the model together; left out, all of them. checkpoint_every: steps between checkpoints. keep: how many
     of the newest stay, beside the best, the last good one and those that other runs started from; or "all".
     evaluate_every: steps between evaluations on data.held_out; left out, at every checkpoint. evaluate_samples: of
-    each held-out prompt, or "greedy".
+    each held-out prompt, or "greedy". mismatch: how the reward's credit is corrected for a sampler that is not the
+    policy, such as an engine of the user's own; left out, it is not.
     """
 
     __pydantic_config__ = STRICT
@@ -44,6 +46,7 @@ class TrainSpec:
     keep: int | Literal["all"] = 3
     evaluate_every: int | None = None
     evaluate_samples: int | Literal["greedy"] = 1
+    mismatch: Mismatch | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
