@@ -21,6 +21,7 @@ from kleash.models.spec import Adapter, ModelSpec
 from kleash.rewards.judge import JudgeSpec
 from kleash.rewards.shapes import SHAPES
 from kleash.rewards.spec import RewardSpec
+from kleash.rl.mismatch import Mismatch
 from kleash.training.api import start
 from kleash.training.config import Config, DataSpec
 from kleash.training.kl_config import KLSpec
@@ -200,6 +201,7 @@ def shown(value: object) -> str:
         ("## [kl]", KLSpec),
         ("### kl.weights", ClassWeights),
         ("## [train]", TrainSpec),
+        ("### train.mismatch", Mismatch),
     ],
 )
 def test_config_page_has_every_key_and_default(heading: str, spec: type) -> None:

@@ -22,6 +22,7 @@ from kleash.models.load import load
 from kleash.models.spec import Adapter, ModelSpec, WeightedReference
 from kleash.records import Reading, Target
 from kleash.rewards.spec import RewardSpec
+from kleash.rl.mismatch import Mismatch
 from kleash.runlog import Evaluation
 from kleash.training.api import start
 from kleash.training.config import DataSpec
@@ -63,6 +64,10 @@ EACH = {"train__checkpoint_every": 1, "train__steps": 6}
 QUICK = {"train__learning_rate": 0.05}
 FORMED = QUICK | {"kl__format": "t[0-9]", "train__max_new_tokens": 20}
 K3 = {"kl__penalty": {"kind": "in_loss", "estimator": "k3"}}
+
+#: A sampler with log-probs of its own, of a policy that is another one.
+ENGINE = {"data__rollout": "rewards.py:engine"}
+MASKED = {"kind": "masked", "cap": 1.5}
 
 EMA = {"model__reference_update": {"kind": "ema", "rate": 0.5}}
 TWO_REFERENCES = [{"model": "start", "weight": 0.5}, {"model": "other", "weight": 0.5}]
@@ -168,6 +173,13 @@ TURNS: dict[type, dict[str, Turn]] = {
         "evaluate_every": Turn({"train__evaluate_every": 1}, HELD_OUT),
         "evaluate_samples": Turn({"train__evaluate_samples": 2}, HELD_OUT),
         "seed": Turn({"train__seed": 1}),
+        "mismatch": Turn(ENGINE | {"train__mismatch": MASKED}, ENGINE),
+    },
+    Mismatch: {
+        "kind": Turn(ENGINE | {"train__mismatch": {"kind": "masked"}}, ENGINE | {"train__mismatch": {}}),
+        "level": Turn(ENGINE | {"train__mismatch": {"level": "sequence"}}, ENGINE | {"train__mismatch": {}}),
+        "cap": Turn(ENGINE | {"train__mismatch": {"cap": 1.1}}, ENGINE | {"train__mismatch": {}}),
+        "floor": Turn(ENGINE | {"train__mismatch": MASKED | {"floor": 0.0}}, ENGINE | {"train__mismatch": MASKED}),
     },
     FOLLOWING["ema"]: {
         "rate": Turn({"model__reference_update": {"kind": "ema", "rate": 0.9}}, EMA),
@@ -286,6 +298,9 @@ def home(tmp_path_factory) -> Path:
             "\ndef two_tokens(prompts, generate):\n    drawn = generate([[]] * len(prompts), max_new_tokens=2)\n"
         )
         file.write('    return [{"ids": ids, "mask": [True] * len(ids)} for ids in drawn]\n')
+        file.write("\ndef engine(prompts, generate):\n    drawn = generate([[]] * len(prompts))\n")
+        file.write('    told = [{"ids": ids, "mask": [True] * len(ids)} for ids in drawn]\n')
+        file.write('    return [e | {"logprobs": [-2.0 - i % 5 for i in e["ids"]]} for e in told]\n')
     return directory
 
 
