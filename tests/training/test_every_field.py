@@ -177,7 +177,7 @@ TURNS: dict[type, dict[str, Turn]] = {
     },
     Mismatch: {
         "kind": Turn(ENGINE | {"train__mismatch": {"kind": "masked"}}, ENGINE | {"train__mismatch": {}}),
-        "level": Turn(ENGINE | {"train__mismatch": {"level": "sequence"}}, ENGINE | {"train__mismatch": {}}),
+        "level": Turn(ENGINE | {"train__mismatch": {"level": "token"}}, ENGINE | {"train__mismatch": {}}),
         "cap": Turn(ENGINE | {"train__mismatch": {"cap": 1.1}}, ENGINE | {"train__mismatch": {}}),
         "floor": Turn(ENGINE | {"train__mismatch": MASKED | {"floor": 0.0}}, ENGINE | {"train__mismatch": MASKED}),
     },

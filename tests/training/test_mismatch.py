@@ -35,10 +35,10 @@ from kleash.training.toml import parse_config
 FREE = Mismatch(level="sequence", cap=1e9)
 #: Bounds that many tokens meet.
 BOUNDED = {
-    "truncated tokens": Mismatch(cap=1.2),
-    "truncated sequences": Mismatch(level="sequence", cap=1.5),
-    "masked tokens": Mismatch(kind="masked", cap=1.3),
-    "masked sequences": Mismatch(kind="masked", level="sequence", cap=2.0, floor=0.25),
+    "truncated tokens": Mismatch(level="token", cap=1.2),
+    "truncated sequences": Mismatch(cap=1.5),
+    "masked tokens": Mismatch(kind="masked", level="token", cap=1.3),
+    "masked sequences": Mismatch(kind="masked", cap=2.0, floor=0.25),
 }
 NO_REWARD = torch.zeros(S, dtype=torch.float64)
 FREE_CAP = 1e6
@@ -186,7 +186,7 @@ def test_it_is_read_and_contradictions_are_said():
     }  # fmt: skip
     found = parse_config(tree).train.mismatch
     assert found is not None
-    assert asdict(found) == {"kind": "masked", "level": "token", "cap": 5.0, "floor": 0.5}
+    assert asdict(found) == {"kind": "masked", "level": "sequence", "cap": 5.0, "floor": 0.5}
     assert "0 outside [0.5, 5]" in found.label
     with pytest.raises(UsageError, match="contradict each other"):
         parse_config(tree | {"algorithm": {"kind": "rloo", "off_policy": "full", "clip": "none"}})

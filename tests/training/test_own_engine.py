@@ -36,9 +36,6 @@ def told_what(prompts, generate, **change):
 def some(prompts, generate):
     told = [{"ids": [5], "mask": [True], "logprobs": [-1.0]} for _ in prompts]
     return told[:1] + [e | {"policy_step": 0} for e in told[1:]]
-
-def by_generate(prompts, generate):
-    return [{"ids": ids, "mask": [True] * len(ids)} for ids in generate([[] for _ in prompts])]
 """
 
 
@@ -65,7 +62,7 @@ def first_ratios(run: Path, model: Path) -> torch.Tensor:
     return torch.cat(found)
 
 
-CORRECTED = {"train__mismatch": {"kind": "masked", "cap": 1.5}, "train__learning_rate": 0.02}
+CORRECTED = {"train__mismatch": {"kind": "masked", "level": "token", "cap": 1.5}, "train__learning_rate": 0.02}
 
 
 def test_its_log_probs_and_the_age_of_its_weights_are_told(tmp_path):

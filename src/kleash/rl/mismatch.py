@@ -4,6 +4,8 @@
 
 `w` multiplies the reward's credit, beside PPO's own ratio π/π_old, and is a constant of the step. The KL's charges do
 not take it: their ratios (`kleash.kl.ratios`) run from μ itself, so the leash is neither cut nor masked.
+
+TIS: "Your efficient RL framework secretly brings you off-policy RL training", Yao et al. 2025.
 """
 
 import math
@@ -30,14 +32,14 @@ class Mismatch:
     """How the reward's credit is corrected for a sampler that is not the policy.
 
     kind: "truncated": weights above `cap` are `cap`. "masked": those outside [floor, cap] are 0, the rest as they are.
-    level: "token": each token's own ratio. "sequence": that of the whole sequence, at all its tokens.
+    level: "sequence": the ratio of the whole sequence, at all its tokens. "token": each token's own.
     floor: of "masked" alone; left out, 1/cap.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     kind: Literal["truncated", "masked"] = "truncated"
-    level: Literal["token", "sequence"] = "token"
+    level: Literal["token", "sequence"] = "sequence"
     cap: float = 2.0
     floor: float | None = None
 
@@ -68,8 +70,7 @@ class Mismatch:
     def weights(self, old: Float[Tensor, "B T"], sampler: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Weights:
         """w of each token, bounded, from log-probs in nats. Tokens outside the mask count as ratio 1.
 
-        Source: Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training" (truncated);
-        Ling team 2025, arXiv 2510.18855 §3 (IcePop: masked, by tokens).
+        Source: Yao et al. 2025 (TIS: truncated, by tokens); Ling team 2025 (IcePop: masked), arXiv 2510.18855.
         Proved by: tests/training/test_mismatch.py::test_uncapped_sequence_weights_are_exact
         """
         log = torch.where(mask, old - sampler, 0.0).detach()
