@@ -178,9 +178,7 @@ class Step:
     budget: str | None = metric("The KL budget in force, with its unit.")
     controller_held: str | None = metric("Why the controller did not use the last reading; empty when it did.")
     beta_clipped: int | None = metric("Updates so far in which beta met one of its bounds.")
-    error_clipped: int | None = metric(
-        "Updates so far in which the controller took its error at the clip, not as measured."
-    )
+    error_clipped: int | None = metric("Updates so far in which the controller's error was cut to its clip.")
     price: float | None = metric(
         "Reward (shaped, if it is) gained per nat of kl_ref over the window (least squares over the last 20 steps). At the optimum of a fixed-beta run it equals beta."
     )
@@ -248,9 +246,7 @@ class Step:
     seq_rep_4: float | None = metric(
         "Share of repeated word 4-grams within a sample, mean over samples (Welleck 2019)."
     )
-    compression_ratio: float | None = metric(
-        "Bytes of the samples / bytes after zlib: rises when samples repeat themselves or each other."
-    )
+    compression_ratio: float | None = metric("Bytes of the samples / bytes after zlib: rises as they repeat.")
     loss: float | None = metric(
         "The value whose gradient was taken. With detached advantages it is not a performance measure."
     )
