@@ -14,3 +14,5 @@ PATHS_GRADIENT = 1e-4
 BF16 = 2e-3
 #: figures printed in a paper or a table to so many digits.
 PRINTED = 5e-4
+#: memory against the ledger's figures: a plan counts on 0.8 of what there is, which leaves a quarter of the figure.
+LEDGER = 0.25

@@ -26,6 +26,7 @@ from kleash.models.counting import TokenCounter
 from kleash.models.critic import make_critic
 from kleash.models.heads import recipe_from
 from kleash.models.load import Loaded
+from kleash.models.memory import size_of
 from kleash.models.plan import Plan, Work
 from kleash.models.policy import Policy
 from kleash.models.reference import Frozen
@@ -227,6 +228,7 @@ def run_step(
         controller=Constant(),
         optimizer=spy,
         learning_rate=1e-3,
+        size=size_of(policy, ("packed",)),
         work=Work(prompts=n, groups=n, group_size=2, prompt=len(PROMPT), length=C),
         plan=plan,
     )

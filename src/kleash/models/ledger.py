@@ -1,13 +1,16 @@
-"""Where each byte goes: what a run holds, and what it is going to need. Weights are counted, the rest is estimated."""
+"""Where each byte goes: what a run holds, and what it is going to need.
 
-from collections.abc import Iterable
+Weights are counted. What a pass keeps is reckoned from what small passes of the model kept (`measured`).
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
 from kleash.kl.fused import CPU_CHUNK_BYTES, DEVICE_CHUNK_BYTES
-from kleash.models.plan import Plan, Size, Work, activations, decoding
+from kleash.models.plan import Plan, Size, Work, activations, decoding, gathering
 from kleash.models.policy import Policy
 
 #: held: there once the models are loaded. run: from the first update on. update, sampling: while it lasts.
@@ -21,7 +24,7 @@ class Entry:
     when: When
 
 
-def entries(policy: Policy, references: Iterable[Policy], size: Size, work: Work) -> list[Entry]:
+def entries(policy: Policy, references: Sequence[Policy], size: Size, work: Work) -> list[Entry]:
     """All that does not depend on how much goes through at a time."""
     own = list(policy.parameters()) + list(policy.buffers())
     trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
@@ -29,25 +32,29 @@ def entries(policy: Policy, references: Iterable[Policy], size: Size, work: Work
     beside = [tensor for other in references for tensor in (*other.parameters(), *other.buffers())]
     other = held([*own, *beside]) - held(own)
     frozen = held(own) - moved
+    states = sum(work.rows * work.length * size.hidden * element_of(other) for other in references)
     found = [
         Entry("weights that are trained", moved, "held"),
         Entry("weights that are not", frozen, "held"),
         Entry("reference's own weights", other, "held"),
         Entry("gradients", moved, "run"),
         Entry("optimizer state", sum(2 * p.numel() * p.element_size() + 4 for p in trained), "run"),
-        Entry("weights in the compute dtype", _cast(policy), "update"),
-        Entry("reference's hidden states", work.rows * work.length * size.hidden * size.element, "update"),
+        Entry("weights in the compute dtype", int(size.bodies * size.kept.fixed), "update"),
+        Entry("reference's hidden states", states, "update"),
         Entry("head, fused", _head(policy, size, work), "update"),
+        Entry("head in fp32", _widened(policy), "sampling"),
     ]
     return [entry for entry in found if entry.size]
 
 
 def planned(size: Size, work: Work, plan: Plan) -> list[Entry]:
     """What a plan decides."""
-    return [
+    found = [
         Entry("activations", activations(size, work, plan), "update"),
+        Entry("gradients of a pass, gathered", gathering(size, work, plan), "update"),
         Entry("keys and values of the sampler", decoding(size, work, plan.sampled), "sampling"),
     ]
+    return [entry for entry in found if entry.size]
 
 
 def held(tensors: Iterable[Tensor]) -> int:
@@ -66,13 +73,14 @@ def peak(found: Iterable[Entry]) -> int:
     return kept["held"] + kept["run"] + max(kept["update"], kept["sampling"])
 
 
-def _cast(policy: Policy) -> int:
-    """Autocast's copies of the body's matrices, which a pass keeps for its gradient."""
-    compute, embedding = policy.compute, policy.causal.get_input_embeddings().weight
-    if compute is None:
-        return 0
-    body = (p for p in policy.body.parameters() if p.ndim > 1 and p is not embedding and p.dtype != compute)
-    return sum(p.numel() for p in body) * compute.itemsize
+def element_of(policy: Policy) -> int:
+    """Bytes of a number in its final hidden states."""
+    return (policy.compute or policy.causal.dtype).itemsize
+
+
+def _widened(policy: Policy) -> int:
+    weight = policy.head().weight
+    return 4 * weight.numel() if weight.dtype.itemsize < 4 else 0
 
 
 def _head(policy: Policy, size: Size, work: Work) -> int:

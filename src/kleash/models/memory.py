@@ -1,12 +1,15 @@
 """What memory there is, what a model takes of it, and how running out of it looks."""
 
 import gc
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from kleash.errors import KleashError
+from kleash.models.measured import kept
+from kleash.models.paths import PathName
 from kleash.models.plan import Size
 from kleash.models.policy import Policy
 
@@ -15,25 +18,25 @@ _SAYINGS = ("DefaultCPUAllocator", "not enough memory", "out of memory", "ALLOC_
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def size_of(policy: Policy) -> Size:
-    """The policy's widths, from its config and its weights."""
+def size_of(policy: Policy, paths: Sequence[PathName]) -> Size:
+    """The policy's widths, from its config and its weights, and what its layers keep by some of these paths."""
     config: Any = policy.config.get_text_config()
     hidden = config.hidden_size
     heads = _most(config, "num_attention_heads") or 1  # a recurrent model has none: as wide as its state
     width = _most(config, "head_dim") or hidden // heads
     embedding = policy.causal.get_input_embeddings().weight
     matrices = {id(p): p.numel() for p in policy.body.parameters() if p.ndim > 1 and p is not embedding}
-    dtype = policy.compute or policy.causal.dtype
     return Size(
         layers=config.num_hidden_layers,
         hidden=hidden,
         attention=heads * width,
-        keys=(_most(config, "num_key_value_heads") or heads) * width,
-        intermediate=_most(config, "intermediate_size") or 4 * hidden,
         vocab=policy.recipe.vocab,
         weights=sum(matrices.values()),
-        element=dtype.itemsize,
+        kept=kept(policy, shares="cached" in paths),
+        element=(policy.compute or policy.causal.dtype).itemsize,
+        stream=policy.causal.dtype.itemsize,
         bodies=2 if policy.critic is not None and policy.critic.body is not None else 1,
+        gradients=sum(p.nbytes for p in policy.parameters() if p.requires_grad),
         recomputed=any(getattr(module, "gradient_checkpointing", False) for module in policy.body.modules()),
     )
 

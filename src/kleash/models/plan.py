@@ -7,6 +7,7 @@ plan it began with, over resumes too, and leaves it only where memory runs out.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from kleash.models.measured import Kept
 from kleash.models.paths import PathName
 
 #: How many times the arithmetic of `cached` the arithmetic of `packed` may be before packed is left. Chosen with room
@@ -14,7 +15,7 @@ from kleash.models.paths import PathName
 PACKED_AT_MOST = 1.5
 #: Share of the memory that is there which a plan may count on: estimates are no better than that.
 COUNTED_ON = 0.8
-_WIDE = 4  # bytes of a norm's and a residual's numbers, and of a log-prob: fp32 at any precision
+_WIDE = 4  # bytes of a log-prob: fp32 at any precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +71,24 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """A model, as far as memory and time go. Widths in numbers; `element`: bytes of one in the body's arithmetic.
+    """A model, as far as memory and time go.
 
-    weights: of the body's matrices. attention: heads × their width; keys: key/value heads × their width.
-    recomputed: activation checkpointing. bodies: that are differentiated together (a critic's own).
+    weights: of the body's matrices. attention: heads × their width. Bytes: `element` of a number in the final hidden
+    states, `stream` of one between layers; `kept`: what the layers keep. recomputed: activation checkpointing. bodies:
+    that are differentiated together (a critic's own). gradients: bytes of those of all trained weights.
     """
 
     layers: int
     hidden: int
     attention: int
-    keys: int
-    intermediate: int
     vocab: int
     weights: int
+    kept: Kept
     element: int = 4
+    stream: int = 4
     recomputed: bool = False
     bodies: int = 1
+    gradients: int = 0
 
 
 def choose(size: Size, work: Work, paths: Sequence[PathName], free: int | None) -> Plan:
@@ -96,9 +99,10 @@ def choose(size: Size, work: Work, paths: Sequence[PathName], free: int | None) 
     """
     room = None if free is None else int(COUNTED_ON * free)
     plans = list(candidates(size, work, paths))
-    chosen = next((plan for plan in plans if room is None or activations(size, work, plan) <= room), None)
+    taken = {plan: activations(size, work, plan) + gathering(size, work, plan) for plan in plans}
+    chosen = next((plan for plan in plans if room is None or taken[plan] <= room), None)
     if chosen is None:
-        chosen = min(plans, key=lambda plan: activations(size, work, plan))
+        chosen = min(plans, key=taken.__getitem__)
     sampled = None
     while room is not None and decoding(size, work, sampled) > room and (sampled or work.prompts) > 1:
         sampled = -(-(sampled or work.prompts) // 2)
@@ -154,41 +158,51 @@ def operations(size: Size, work: Work, path: PathName) -> int:
 
 
 def activations(size: Size, work: Work, plan: Plan) -> int:
-    """Bytes that a pass keeps for its gradient, of the body: estimated for a Llama-like layer, largest lengths."""
-    P, G, T = work.prompt, work.group_size, work.length
+    """Bytes that a pass of the largest lengths keeps for its gradient, of the body, at the most that is there at once.
+
+    The last token of a completion is not fed.
+    """
+    P, G, T = work.prompt, work.group_size, work.length - 1
     groups = min(plan.groups or work.groups, work.groups)
     rows = min(plan.rows or groups * G, groups * G)
+    states = groups * G * work.length * size.hidden * size.element
     if plan.path == "packed":
-        length = P + G * T
-        return _kept(size, groups * length, pairs=groups * length**2)
+        return states + sum(_piece(size, groups * (P + G * T), pairs=groups * (P + G * T) ** 2))
     if plan.path == "plain":
-        part = _kept(size, rows * (P + T), pairs=rows * (P + T) ** 2, whole=plan.rows is not None)
-        return part + groups * G * T * size.hidden * size.element
-    against = rows * (P + T)  # the keys and values that these rows are held against
-    completions = {"pairs": rows * T * (P + T), "keys": against}
-    prompts = _kept(size, groups * P, pairs=groups * P * P)
-    copied = 2 * size.layers * size.keys * size.element * (against + groups * P)
-    part = _kept(size, rows * T, whole=plan.path == "two_stage", **completions)
-    return prompts + copied + part + groups * G * T * size.hidden * size.element
+        return states + sum(_piece(size, rows * (P + T), pairs=rows * (P + T) ** 2))
+    prompts, redone = _piece(size, groups * P, pairs=groups * P * P)
+    part, again = _piece(size, rows * T, pairs=rows * T * (P + T), keys=rows * P, whole=plan.path == "two_stage")
+    copied = size.bodies * size.kept.position * (rows * (P + T) + groups * P)
+    return states + prompts + part + max(redone, again) + int(copied)
 
 
-def _kept(size: Size, tokens: int, *, pairs: int, keys: int = 0, whole: bool = False) -> int:
-    """Bytes of one piece: per token the inputs of its products and norms, per layer a mask and the keys repeated.
+def _piece(size: Size, tokens: int, *, pairs: int, keys: int = 0, whole: bool = False) -> tuple[int, int]:
+    """Bytes of tokens that go through together: kept until the backward pass, and made there for a while.
 
-    keys: key positions beyond the tokens' own that are repeated for every head. whole: kept at once in any case, for
-    the piece itself is what is recomputed.
+    keys: held against, beyond the tokens' own. whole: the piece itself is what is recomputed.
     """
-    per_token = (4 * _WIDE + 2 * size.element) * size.hidden
-    per_token += 4 * size.element * (size.attention + size.intermediate)
-    layer = tokens * per_token + (keys * 2 * size.attention + pairs) * size.element
-    if size.recomputed and not whole:
-        return size.bodies * (size.layers * tokens * size.hidden * _WIDE + layer)
-    return size.bodies * size.layers * layer
+    kept = int(size.bodies * (size.kept.token * tokens + size.kept.pair * pairs + size.kept.key * keys))
+    if whole:
+        return 0, kept
+    if not size.recomputed:
+        return kept, 0
+    return size.bodies * size.layers * tokens * size.hidden * size.stream, kept // size.layers
+
+
+def gathering(size: Size, work: Work, plan: Plan) -> int:
+    """Bytes of gradients beside those of the passes before: of weights that a pass uses more than once.
+
+    Autograd adds a weight's gradients up before it adds the sum to those that are there.
+    """
+    once = plan.path == "packed" or (plan.path == "plain" and plan.rows is None)
+    several = (plan.groups or work.groups) < work.groups
+    return size.gradients if several and not once else 0
 
 
 def decoding(size: Size, work: Work, sampled: int | None) -> int:
     """Bytes of the sampler: keys and values of its rows at full length, and a few numbers for each next token."""
     prompts = min(sampled or work.prompts, work.prompts)
     rows = prompts * work.group_size
-    positions = rows * (work.prompt + work.length) + prompts * work.prompt
-    return 2 * size.layers * size.keys * size.element * positions + 4 * rows * size.vocab * _WIDE
+    positions = rows * (work.prompt + work.length - 1) + prompts * work.prompt
+    caches = size.kept.position * positions + size.kept.state * (rows + prompts)
+    return int(caches) + 4 * rows * size.vocab * _WIDE

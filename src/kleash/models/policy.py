@@ -131,7 +131,14 @@ class Policy(nn.Module):
     def hidden(self, rollout: Rollout, path: PathName = "packed", rows: int | None = None) -> Float[Tensor, "B T H"]:
         """The final hidden state that predicts each completion token, by one of the exact paths."""
         with self.autocast():
-            return hidden_states(self.body, self.config, rollout, path, rows)
+            return self.rounded(hidden_states(self.body, self.config, rollout, path, rows))
+
+    def rounded(self, hidden: Float[Tensor, "*s H"]) -> Float[Tensor, "*s H"]:
+        """Final hidden states in the dtype of autocast, in which a model's own head would take them.
+
+        Policy, reference and sampler alike, so that the reference's can be kept so without another KL.
+        """
+        return hidden if self.compute is None else hidden.to(self.compute)
 
     def _critics(
         self, own: Float[Tensor, "M H"], rollout: Rollout, path: PathName, rows: int | None
@@ -140,7 +147,7 @@ class Policy(nn.Module):
         if self.critic is None or self.critic.body is None:
             return own
         with self.autocast():
-            return hidden_states(self.critic.body, self.config, rollout, path, rows)[rollout.mask]
+            return self.rounded(hidden_states(self.critic.body, self.config, rollout, path, rows))[rollout.mask]
 
     def head(self) -> Head:
         """The head with its weight live."""

@@ -136,7 +136,7 @@ class _Stream:
             position=mask.sum(1)[prompt],
             length=ids.shape[1],
         )
-        return hidden[prompt], stream
+        return policy.rounded(hidden[prompt]), stream
 
     def keep(self, index: Int[Tensor, " b"]) -> None:
         """Goes on with these rows only."""
@@ -150,7 +150,7 @@ class _Stream:
             seen = self.attention[:, : self.length]
             out = run_body(self.policy.body, token[:, None], seen, self.position[:, None], self.cache)
         self.position = self.position + 1
-        return out.last_hidden_state[:, -1]
+        return self.policy.rounded(out.last_hidden_state[:, -1])
 
 
 @torch.no_grad()

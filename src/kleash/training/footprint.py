@@ -1,7 +1,7 @@
 """What a run takes of the memory, for people: a line at its start, a table where it is only checked."""
 
 from kleash.models.ledger import Entry, entries, peak, planned
-from kleash.models.memory import free_bytes, size_of
+from kleash.models.memory import free_bytes
 from kleash.training.job import Job
 
 _WHEN = {
@@ -14,9 +14,8 @@ _WHEN = {
 
 def footprint(job: Job) -> list[Entry]:
     """Every entry, those that the plan decides at the plan's size."""
-    size = size_of(job.loaded.policy)
-    fixed = entries(job.loaded.policy, job.reference.policies, size, job.work)
-    return fixed + planned(size, job.work, job.plan)
+    fixed = entries(job.loaded.policy, job.reference.policies, job.size, job.work)
+    return fixed + planned(job.size, job.work, job.plan)
 
 
 def line(job: Job) -> str:

@@ -10,7 +10,7 @@ import torch
 from kleash.algorithms import StepPrice
 from kleash.models.frozen import Reference
 from kleash.models.load import Loaded, load
-from kleash.models.plan import Plan, Work
+from kleash.models.plan import Plan, Size, Work
 from kleash.models.policy import Policy
 from kleash.models.prompts import encode
 from kleash.models.sampling import Sampling
@@ -34,7 +34,7 @@ from kleash.training.texts import Texts
 class Job:
     """A run's parts, assembled and checked; nothing in it changes but weights and optimizer state.
 
-    `plan` is the one to begin with, made for `work`, a step at its largest.
+    `plan` is the one to begin with, made for `work`, a step at its largest, and a policy of this `size`.
     """
 
     config: Config
@@ -48,6 +48,7 @@ class Job:
     controller: Controller
     optimizer: torch.optim.Optimizer
     learning_rate: float
+    size: Size
     work: Work
     plan: Plan
     held_out: Prompts | None = None

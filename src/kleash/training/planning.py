@@ -5,7 +5,7 @@ from typing import Any
 from kleash.models.ledger import entries, to_come
 from kleash.models.load import Loaded
 from kleash.models.memory import free_bytes, size_of
-from kleash.models.plan import Plan, Work, choose
+from kleash.models.plan import Plan, Size, Work, choose
 from kleash.models.reference import Reference
 from kleash.training.config import Config
 from kleash.training.job import Job, encoded
@@ -28,9 +28,9 @@ def largest(config: Config, loaded: Loaded, prompts: list[Any]) -> Work:
     )
 
 
-def planned(loaded: Loaded, reference: Reference | None, work: Work) -> Plan:
-    """The plan for this memory, models being loaded and nothing else yet."""
-    policy, size = loaded.policy, size_of(loaded.policy)
+def planned(loaded: Loaded, reference: Reference | None, work: Work, size: Size | None = None) -> Plan:
+    """The plan for this memory, models being loaded and nothing else yet. `size`: of the policy, if it is known."""
+    policy, size = loaded.policy, size or size_of(loaded.policy, loaded.paths)
     free = free_bytes(policy.device)
     if free is not None:
         free -= to_come(entries(policy, () if reference is None else reference.policies, size, work))

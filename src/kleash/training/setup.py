@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kleash.errors import UsageError
 from kleash.models.load import Loaded, load, pick_device
+from kleash.models.memory import size_of
 from kleash.models.reference import build_reference
 from kleash.models.sampling import Sampling
 from kleash.models.token_classes import token_classes
@@ -45,7 +46,7 @@ def build_job(
     rewarders = load_rewards(rewards, device=str(pick_device(config.model.device)))
     loaded = load(config.model, seed=train.seed)
     reference = build_reference(config.model, loaded, temperature=train.temperature)
-    work = largest(config, loaded, prompts.prompts)
+    size, work = size_of(loaded.policy, loaded.paths), largest(config, loaded, prompts.prompts)
     rate = train.learning_rate or (FULL_RATE if loaded.adapter is None else ADAPTER_RATE)
     groups = _groups(loaded, rate, train.critic_bias_rate)
     optimizer = torch.optim.AdamW(groups, lr=rate, betas=train.adam_betas, weight_decay=train.weight_decay, fused=True)
@@ -63,8 +64,9 @@ def build_job(
         controller=controller,
         optimizer=optimizer,
         learning_rate=rate,
+        size=size,
         work=work,
-        plan=planned(loaded, reference, work),
+        plan=planned(loaded, reference, work, size),
         held_out=held_out,
         classes=classes,
         rollout=_own_rollout(config.data.rollout),

@@ -20,6 +20,7 @@ from kleash.models.paths._cached import cached, prefill
 from kleash.models.paths._layout import fed_lengths, positions
 from kleash.models.paths._packed import Packing, block_mask, pack, packed
 from kleash.models.paths._plain import plain
+from kleash.models.paths._replay import cache_kept
 from kleash.models.paths._two_stage import two_stage
 from kleash.tensors import Rollout
 
@@ -52,6 +53,7 @@ __all__ = [
     "Packing",
     "PathName",
     "block_mask",
+    "cache_kept",
     "cached",
     "fed_lengths",
     "hidden_states",
