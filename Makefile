@@ -75,5 +75,8 @@ $(VENV)-bench/.run: pyproject.toml constraints.txt
 bench-trl: $(VENV)-bench/.run
 	$(VENV)-bench/bin/python -m benchmarks.trl
 
+bench-preference-losses: $(VENV)-bench/.run
+	$(VENV)-bench/bin/python -m benchmarks.preference_losses
+
 clean:
 	rm -rf $(VENV) $(VENV)-bench build dist .pytest_cache .ruff_cache .hypothesis

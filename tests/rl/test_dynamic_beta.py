@@ -20,11 +20,11 @@ def generator(seed=0):
 def test_equals_the_authors_rule():
     """gap_mean ← 0.9 gap_mean + 0.1 mean, the same of the deviation, then β0 (1 + a (mean of the kept − gap_mean))."""
     steps = [[0.3, 1.2, -0.5, 0.1, 2.0], [1.3, 0.2, 0.5, 0.9, -1.0], [2.2, 1.2, 1.5, 0.1, 4.0]]
-    before, mean, std = None, None, None
+    before, mean, std = None, 0.0, 0.0
     for number, gaps in enumerate(steps):
         found = dynamic_beta(torch.tensor(gaps, dtype=torch.float64), RULE, before, generator(number))
         now = statistics.mean(gaps), statistics.stdev(gaps)
-        mean, std = now if mean is None else (0.9 * mean + 0.1 * now[0], 0.9 * std + 0.1 * now[1])
+        mean, std = now if before is None else (0.9 * mean + 0.1 * now[0], 0.9 * std + 0.1 * now[1])
         assert found.statistics == pytest.approx((mean, std), rel=EXACT)
         kept = [gap for gap, keep in zip(gaps, found.keep.tolist(), strict=True) if keep]
         assert len(kept) == 4

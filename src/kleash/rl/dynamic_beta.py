@@ -41,7 +41,7 @@ def dynamic_beta(
     M0 and σ are running means of the batch's mean and standard deviation, this batch in them (the first batch's own,
     before it nothing is known). The kept pairs are drawn without replacement with weights exp(−(gap − M0)²/2σ²): those
     near the usual gap. `generator` (on the CPU) draws; without spread every pair is as likely. The gap is in nats, as
-    in the authors' code; in the paper it is times β0.
+    in the authors' code, not times β0.
 
     Source: Wu et al. 2024 (beta-DPO), arXiv 2407.08639; its code: github.com/junkangwu/beta-DPO, trainers.py.
     Proved by: tests/rl/test_dynamic_beta.py::test_equals_the_authors_rule
