@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -62,13 +63,17 @@ def first_ratios(run: Path, model: Path) -> torch.Tensor:
     return torch.cat(found)
 
 
-CORRECTED = {"train__mismatch": {"kind": "masked", "level": "token", "cap": 1.5}, "train__learning_rate": 0.02}
+CORRECTED: dict[str, Any] = {
+    "train__mismatch": {"kind": "masked", "level": "token", "cap": 1.5},
+    "train__learning_rate": 0.02,
+}
 
 
 def test_its_log_probs_and_the_age_of_its_weights_are_told(tmp_path):
-    changes = CORRECTED | {"algorithm__epochs": 2, "algorithm__minibatches": 3, "train__steps": 3}
+    changes: dict[str, Any] = CORRECTED | {"algorithm__epochs": 2, "algorithm__minibatches": 3, "train__steps": 3}
     run = start(parse_config(home(tmp_path, "uniform", **changes))).path
-    found, ratios = steps(run), first_ratios(run, tmp_path / "model")
+    found: list[Any] = steps(run)
+    ratios = first_ratios(run, tmp_path / "model")
     assert found[0].kl_sampler.value == pytest.approx(float(-ratios.log().mean()), rel=FP32)
     assert found[0].kl_sampler_k3.value == pytest.approx(float((ratios - 1 - ratios.log()).mean()), rel=FP32)
     assert found[0].sampler_ratio_max == pytest.approx(float(ratios.max()), rel=FP32)
@@ -79,7 +84,7 @@ def test_its_log_probs_and_the_age_of_its_weights_are_told(tmp_path):
 
 
 def test_nothing_is_corrected_unless_asked(tmp_path):
-    found = steps(start(parse_config(home(tmp_path, "uniform", train__steps=1))).path)
+    found: list[Any] = steps(start(parse_config(home(tmp_path, "uniform", train__steps=1))).path)
     assert found[0].kl_sampler.value > 1
     assert found[0].mismatch_fraction is None
 
@@ -147,7 +152,7 @@ def test_weights_of_the_future_are_refused(tmp_path):
 # ── its episodes as a rollout ───────────────────────────────────────────────────────────────────────────────
 
 
-def rollout_of(*episodes: Episode):
+def rollout_of(*episodes: Episode) -> Any:
     turns = Turns(
         small_policy(1), [[3, 0, 4]], Sampling(max_new_tokens=3), Ends((EOS,), EOS), group_size=len(episodes),
         key=Key(0, 0, [0]),
@@ -164,7 +169,7 @@ def test_what_it_drew_is_taken_at_its_word():
     assert found.sampler.tolist() == [[-0.5, 0.0, -0.25], [-0.5, -1.0, -2.0], [-0.5, 0.0, 0.0]]
     assert found.truncated.tolist() == [False, True, False]
     assert found.policy_step.tolist() == [4, 2, 3]
-    again = merged([found, found], EOS)
+    again: Any = merged([found, found], EOS)
     assert again.policy_step.tolist() == [4, 2, 3] * 2
     assert again.groups(1, 2).policy_step.tolist() == [4, 2, 3]
 
