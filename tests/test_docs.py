@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from kleash.algorithms import ALGORITHMS, GRPO, PPO, RLOO, Ptx, StepPenalty
 from kleash.beta import CONTROLLERS
+from kleash.beta.entropy import ENTROPY_LAWS
 from kleash.cli import app
 from kleash.kl.penalties import PENALTIES
 from kleash.models.following import FOLLOWING
@@ -245,6 +246,7 @@ def test_config_page_has_every_key_of_the_algorithms() -> None:
         ("### rewards.shape", SHAPES),
         ("### kl.penalty", PENALTIES),
         ("### kl.controller", CONTROLLERS),
+        ("## [entropy]", ENTROPY_LAWS),
         ("### model.reference_update", FOLLOWING),
     ],
 )

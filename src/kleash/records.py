@@ -239,6 +239,8 @@ class Step:
         "The reference's code length of the samples in bits per byte of text. Falling: simpler than the reference's own text; rising: foreign to it."
     )
     entropy: float | None = metric("Mean entropy of the policy's next-token distribution, nats per token.")
+    entropy_coef: float | None = metric("Coefficient of the entropy bonus in this step's loss; empty without one.")
+    entropy_coef_clipped: int | None = metric("Moves so far of the entropy bonus's coefficient that met a bound.")
     length: float | None = metric("Mean counted completion tokens per sample.")
     truncated: float | None = metric("Share of samples cut at max_new_tokens without an end token.")
     distinct_1: float | None = metric("Distinct words / all words over the step's samples.")

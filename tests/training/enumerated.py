@@ -143,6 +143,7 @@ class Setting:
     edit: Callable[[Rollout], Rollout] = lambda rollout: rollout
     token_weight: Tensor | None = None
     mismatch: Mismatch | None = None
+    entropy: dict[str, Any] | None = None
 
 
 def pairs(policy: Policy) -> Rollout:
@@ -205,7 +206,7 @@ def run_step(
     config = parse_config({
         "out": str(tmp_path), "model": {"policy": "none"}, "data": {"prompts": "none"}, "rewards": [{"use": "table"}],
         "train": {"steps": 1, "prompts_per_step": n, "max_new_tokens": C, "warmup_updates": 0},
-        "kl": {"beta": abs(setting.beta)},
+        "kl": {"beta": abs(setting.beta)}, "entropy": setting.entropy,
     })  # fmt: skip
     plan = Plan(groups=setting.groups_per_pass)
     job = Job(

@@ -13,6 +13,7 @@ from tests.training.small import OF_THE_MACHINE, settings, steps
 from kleash.algorithms import ALGORITHMS, Ptx, StepPenalty
 from kleash.algorithms.clip import ClipRange
 from kleash.beta import CONTROLLERS
+from kleash.beta.entropy import ENTROPY_LAWS, AdaptiveEntropy, DualEntropy, FixedEntropy
 from kleash.errors import RunError, UsageError
 from kleash.kl.penalties import PENALTIES
 from kleash.models import checkpoint_files
@@ -87,6 +88,11 @@ def _importance(kind: str) -> Turn:
 
 
 #: How a section's fields are turned in a whole run. Paths are relative to the test's directory.
+#: Random models of this size have an entropy of about 3 nats per token.
+ADAPTIVE = {"kind": "adaptive", "target": "1 nats/token", "delta": 0.1, "start": 0.1}
+DUAL = {"kind": "dual", "target": "1 nats/token", "start": 0.1}
+HIGH = {"target": "9 nats/token"}
+
 TURNS: dict[type, dict[str, Turn]] = {
     ModelSpec: {
         "policy": Turn({"model__policy": "other"}),
@@ -212,6 +218,26 @@ TURNS: dict[type, dict[str, Turn]] = {
             "column": "second",
         }.items()
     },
+    FixedEntropy: {
+        "coef": Turn({"entropy": {"coef": 0.2}}, {"entropy": {"coef": 0.1}}),
+        "scope": Turn({"entropy": {"coef": 0.1, "scope": "sequence"}}, {"entropy": {"coef": 0.1}}),
+    },
+    AdaptiveEntropy: {
+        name: Turn({"entropy": ADAPTIVE | {name: value}}, {"entropy": ADAPTIVE})
+        for name, value in {"target": "9 nats/token", "delta": 0.2, "start": 0.3, "scope": "sequence"}.items()
+    }
+    | {"most": Turn({"entropy": ADAPTIVE | HIGH | {"most": 0.1}}, {"entropy": ADAPTIVE | HIGH})},
+    DualEntropy: {
+        name: Turn({"entropy": DUAL | {name: value}}, {"entropy": DUAL})
+        for name, value in {
+            "target": "2 nats/token",
+            "rate": 0.2,
+            "start": 0.2,
+            "least": 0.1,
+            "scope": "sequence",
+        }.items()
+    }
+    | {"most": Turn({"entropy": DUAL | HIGH | {"most": 0.1}}, {"entropy": DUAL | HIGH})},
     **{PENALTIES[kind]: {"importance": _importance(kind)} for kind in ("exact", "future_sampled", "chi2")},
     PENALTIES["renyi"]: {
         "alpha": Turn(MOVING | {"kl__penalty": {"kind": "renyi", "alpha": 3.0}}, MOVING | {"kl__penalty": "renyi"}),
@@ -265,7 +291,7 @@ CASES = [(cls, name) for cls, turns in TURNS.items() for name in turns]
 
 
 def test_the_table_names_every_field():
-    for cls in {*TURNS, *PENALTIES.values(), *ALGORITHMS.values(), *FOLLOWING.values()}:
+    for cls in {*TURNS, *PENALTIES.values(), *ALGORITHMS.values(), *FOLLOWING.values(), *ENTROPY_LAWS.values()}:
         turned = set(TURNS.get(cls, {})) | {name for owner, name in ELSEWHERE if owner is cls} | {"kind"}
         assert {f.name for f in dataclasses.fields(cls)} <= turned, cls
     assert all(test in globals() for test in ELSEWHERE.values())

@@ -5,6 +5,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 from kleash.algorithms.best_of_n import BestOfN
 from kleash.algorithms.cispo import CISPO
 from kleash.algorithms.dapo import DAPO
+from kleash.algorithms.entropy import EntropyBonus
 from kleash.algorithms.group_relative import Loss, Totals, ValueFigures
 from kleash.algorithms.grpo import GRPO
 from kleash.algorithms.gspo import GSPO
@@ -16,6 +17,7 @@ from kleash.algorithms.rloo import RLOO
 from kleash.algorithms.step_penalty import StepPenalty, StepPrice
 from kleash.kl.penalties import InReward, NoPenalty, Penalty
 from kleash.records import Reading
+from kleash.rl.policy_losses import Length
 from kleash.tensors import Batch, Credit, Look
 
 
@@ -32,11 +34,21 @@ class Algorithm(Protocol):
     @property
     def minibatches(self) -> int: ...
     @property
+    def prefix_cap(self) -> float: ...
+    @property
     def label(self) -> str:
         """What the expected gradient is, in words."""
         ...
 
     def loss(self, look: Look, batch: Batch, totals: Totals, penalty: Penalty, beta: float) -> Loss: ...
+
+
+@runtime_checkable
+class AveragesTokens(Protocol):
+    """An algorithm that may average its token losses by another length than the constant."""
+
+    @property
+    def length(self) -> Length: ...
 
 
 @runtime_checkable
@@ -136,8 +148,10 @@ __all__ = [
     "PPO",
     "RLOO",
     "Algorithm",
+    "AveragesTokens",
     "BestOfN",
     "CreditsSteps",
+    "EntropyBonus",
     "LearnsValues",
     "LimitsSteps",
     "Loss",

@@ -23,6 +23,7 @@ from kleash.algorithms import (
     ReinforcePP,
     ReMax,
 )
+from kleash.beta.entropy import AdaptiveEntropy, DualEntropy, FixedEntropy
 from kleash.errors import UsageError
 from kleash.kl.divergence_penalties import order_of
 from kleash.kl.penalties import Exact, InReward
@@ -38,6 +39,10 @@ from kleash.training.train_config import BIAS_RATE, TrainSpec
 AlgorithmConfig = Annotated[
     Annotated[GRPO | RLOO | PPO | GSPO | CISPO | DAPO | ReinforcePP | ReMax | BestOfN, Field(discriminator="kind")],
     named_kind("grpo"),
+]
+
+EntropyConfig = Annotated[
+    Annotated[FixedEntropy | AdaptiveEntropy | DualEntropy, Field(discriminator="kind")], named_kind("fixed")
 ]
 
 
@@ -82,6 +87,7 @@ class Config:
     Where the algorithm divides the reward by each group's standard deviation, beta is counted in standard deviations of
     the reward, and a first beta that was left out is DEFAULT_BETA_IN_DEVIATIONS; so it is for best-of-n, whose credit
     is a rank.
+    entropy: a bonus on the policy's entropy, whatever the algorithm; left out, there is none.
     """
 
     __pydantic_config__ = STRICT
@@ -92,6 +98,7 @@ class Config:
     rewards: tuple[RewardSpec, ...]
     algorithm: AlgorithmConfig = field(default_factory=GRPO)
     kl: KLSpec = None  # pyright: ignore[reportAssignmentType]  # made below, where the algorithm is known
+    entropy: EntropyConfig | None = None
     train: TrainSpec = field(default_factory=TrainSpec)
 
     def __post_init__(self) -> None:

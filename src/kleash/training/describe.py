@@ -4,11 +4,13 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from kleash.algorithms import OWN_PENALTY
+from kleash.beta.entropy import EntropyLaw
 from kleash.kl.penalties import NoPenalty
 from kleash.models.load import Loaded
 from kleash.models.prompts import unended_turn
 from kleash.models.spec import ModelSpec
 from kleash.records import Target
+from kleash.training.entropy import bonus_of
 from kleash.training.evaluate import how
 from kleash.training.footprint import line
 from kleash.training.job import Job
@@ -32,6 +34,7 @@ def describe(job: Job) -> list[str]:
     if config.kl.ceiling is not None:
         of = "kl_ref" if config.model.reference_update is None else "kl_origin"
         lines.insert(5, f"budget     {config.kl.ceiling} of {of}: with a reading above it the run saves and stops")
+    lines += _entropy(job.config.entropy)
     lines += _prompts(job)
     lines.append(line(job))
     if job.loaded.policy.critic is not None:
@@ -94,6 +97,14 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _entropy(law: EntropyLaw | None) -> list[str]:
+    if law is None:
+        return []
+    bonus, target = bonus_of(law), getattr(law, "target", None)
+    held = "" if target is None else f", moved by {law.kind} to hold {target}"
+    return [f"entropy    a bonus with coefficient {bonus.coef:g}{held}: {bonus.label}"]
 
 
 def _prompts(job: Job) -> list[str]:

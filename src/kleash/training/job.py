@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kleash.algorithms import StepPrice
+from kleash.beta.entropy import EntropyState
 from kleash.models.frozen import Reference
 from kleash.models.load import Loaded, load
 from kleash.models.plan import Plan, Size, Work
@@ -114,7 +115,7 @@ class Progressing:
 
     `plan`: how a step goes through the model. `unmoved`: no update of `step` has begun, so its weights are whole.
     `saved`: the step of the last checkpoint tried. `step_price`: of a step-size penalty; None before its first step,
-    and without one. `redrawn`: prompts drawn so far beyond one batch a step.
+    and without one; so is `entropy`, of an entropy bonus. `redrawn`: prompts drawn so far beyond one batch a step.
     """
 
     step: int
@@ -129,6 +130,7 @@ class Progressing:
     recovery: Recovery = field(default_factory=Recovery)
     tail: TailWatch = field(default_factory=TailWatch)
     step_price: StepPrice | None = None
+    entropy: EntropyState | None = None
     redrawn: int = 0
     moves: Moves = field(default_factory=Moves)
 

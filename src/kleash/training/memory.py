@@ -10,6 +10,7 @@ from kleash.models.fingerprint import differences
 from kleash.models.moving import Moving
 from kleash.records import ControllerState
 from kleash.rewards.chain import ShapeMemory
+from kleash.training import entropy
 from kleash.training.checkpoint import Restored
 from kleash.training.data import digest
 from kleash.training.job import Job, Progressing
@@ -29,6 +30,7 @@ def remembered(job: Job, state: Progressing) -> tuple[dict[str, Any], dict[str, 
         "tail": state.tail.plain(),
         "redrawn": state.redrawn,
         "step_price": None if state.step_price is None else asdict(state.step_price),
+        "entropy": entropy.kept(job.config.entropy, state.entropy),
         "reference": kept(job.reference, state.moves),
         "plan": {"plan": asdict(state.plan), "work": asdict(job.work)},
         "recovery": {"learning_rate": job.learning_rate, "state": asdict(state.recovery)},
@@ -51,6 +53,7 @@ def recall(job: Job, state: Progressing, restored: Restored) -> None:
     state.redrawn = restored.memory["redrawn"]
     price = restored.memory["step_price"]
     state.step_price = None if price is None else StepPrice(**price)
+    state.entropy = entropy.put_back(job.config.entropy, restored.memory["entropy"])
     state.moves = put_back(
         job.reference, restored.memory["reference"], restored.tensors.get("reference"), restored.step
     )

@@ -15,8 +15,9 @@ import torch
 
 from kleash.errors import NotFiniteError
 from kleash.models.counting import TokenCounter
-from kleash.records import ControllerState, Step
+from kleash.records import ControllerState, Reading, Step
 from kleash.runlog.schema import Checkpoint, ReferenceChange, RunEnd, Sample
+from kleash.tensors import Batch
 from kleash.training import checkpoint, shelf
 from kleash.training.bad import keep_bad
 from kleash.training.best import merit
@@ -24,15 +25,16 @@ from kleash.training.budget import exceeded
 from kleash.training.careful import Careful
 from kleash.training.collect import Clock, collect
 from kleash.training.ending import end_badly
+from kleash.training.entropy import entropy_figures, next_entropy, with_bonus
 from kleash.training.evaluate import due, evaluate
 from kleash.training.gauges import Collected, controller_figures, gauge, update_figures
 from kleash.training.interrupt import stop_asked
 from kleash.training.job import Job, Progressing, Sinks
 from kleash.training.judging import tell_judges
-from kleash.training.learn import learn, step_size
+from kleash.training.learn import Learned, learn, step_size
 from kleash.training.memory import remembered
 from kleash.training.moving import moved, stalled_for, told
-from kleash.training.passes import observe
+from kleash.training.passes import Update, observe
 from kleash.training.progress import evaluation_line
 from kleash.training.rollback import go_back, last_good
 from kleash.training.spread import spread_notices
@@ -118,16 +120,14 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
     rate = _warm(job.learning_rate * state.recovery.rate_factor, state.step, job)
     for group in job.optimizer.param_groups:
         group["lr"] = rate * group.get("factor", 1.0)  # a critic's bias has its own
-    update = priced(job.update, state.step_price)
+    update = with_bonus(priced(job.update, state.step_price), settings.entropy, state.entropy)
     texts = job.texts.of_step(state.step, job.updates) if job.texts else ()
     with clock.phase("update"):
         learned = learn(job.loaded.policy, job.optimizer, batch, update, by_plan, beta=beta, texts=texts)
     kl_old = learned.kl_old
     if kl_old is None and state.step % STEP_SIZE_EVERY == 0:
         with clock.phase("step_size"):
-            first = batch.rollout.groups(0, min(batch.rollout.n_prompts, STEP_SIZE_PROMPTS))
-            moved = by_plan(partial(observe, job.loaded.policy, first, None, update)).logprobs
-            kl_old = step_size(learned.look.logprobs[: moved.shape[0], : moved.shape[1]], moved, first)
+            kl_old = _step_size(job, learned, batch, update, by_plan)
 
     target = settings.kl.target_at(state.step)
     record = gauge(state.step, beta, target, collected, learned.look, _era(job, state))
@@ -135,6 +135,7 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
     reading = record.kl_ref_token if target is not None and target.unit == "nats/token" else record.kl_ref
     controller = job.controller.update(state.controller, reading, target)
     price = next_price(update, state.step_price, learned.kl_old)
+    entropy = next_entropy(settings.entropy, state.entropy, record.entropy)
     seconds = clock.seconds | {"total": time.perf_counter() - began}
     record = replace(
         record,
@@ -143,6 +144,7 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
         **controller_figures(controller),
         budget=settings.kl.budget,
         **price_figures(update, price),
+        **entropy_figures(update, entropy),
         tail=tail.figures,
         kl_old=kl_old,
         learning_rate=rate,
@@ -158,8 +160,15 @@ def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter
     _warn(state, controller, tail.warning, sinks)
     state.controller, state.shaping, state.tail = controller, collected.shaped.memory, tail.watch
     state.redrawn += collected.redrawn
-    state.step_price, state.step, state.unmoved = price, state.step + 1, True
+    state.step_price, state.entropy, state.step, state.unmoved = price, entropy, state.step + 1, True
     state.recovery = state.recovery.after(len(learned.skipped))
+
+
+def _step_size(job: Job, learned: Learned, batch: Batch, update: Update, by_plan: Careful) -> Reading:
+    """kl_old after a step's only update, on its first prompts."""
+    first = batch.rollout.groups(0, min(batch.rollout.n_prompts, STEP_SIZE_PROMPTS))
+    moved = by_plan(partial(observe, job.loaded.policy, first, None, update)).logprobs
+    return step_size(learned.look.logprobs[: moved.shape[0], : moved.shape[1]], moved, first)
 
 
 def _warn(state: Progressing, controller: ControllerState, tail: str | None, sinks: Sinks) -> None:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kleash.algorithms import Algorithm, Totals, ValueFigures
+from kleash.algorithms import Algorithm, AveragesTokens, EntropyBonus, Loss, Totals, ValueFigures
 from kleash.kl.divergence_penalties import order_of
 from kleash.kl.penalties import Penalty
 from kleash.models.plan import Plan
@@ -30,6 +30,7 @@ class Update:
 
     `token_weight`: what the KL at a sampled token is multiplied by in the penalty, by its id; None: 1. `mismatch`: how
     the credit is corrected for a sampler that is not the policy; None: not.
+    `entropy`: the bonus of this step; None: without one.
     """
 
     algorithm: Algorithm
@@ -39,6 +40,7 @@ class Update:
     max_grad_norm: float = math.inf
     token_weight: Float[Tensor, " V"] | None = None
     mismatch: Mismatch | None = None
+    entropy: EntropyBonus | None = None
 
 
 @runtime_checkable
@@ -81,13 +83,24 @@ def differentiate(policy: Policy, batch: Batch, update: Update, plan: Plan, tota
         looks.append(_detached(look))
         if not part.mask.any():
             continue
-        term = update.algorithm.loss(look, _corrected(part, look, update.mismatch), totals, update.penalty, beta)
+        term = _term(look, _corrected(part, look, update.mismatch), totals, update, beta)
         term.value.backward()
         loss = loss + float(term.value.detach())
         clipped, truncations = clipped + term.clipped, truncations + term.truncations
         values += [] if term.values is None else [term.values]
     fit = ValueFigures(sum(v.loss for v in values), sum(v.clipped for v in values)) if values else None
     return Passed(joined(looks, batch.rollout), loss, clipped, truncations, fit)
+
+
+def _term(look: Look, part: Batch, totals: Totals, update: Update, beta: float) -> Loss:
+    """The algorithm's loss of one pass, and the entropy bonus averaged as that one averages."""
+    algorithm = update.algorithm
+    own = algorithm.loss(look, part, totals, update.penalty, beta)
+    if update.entropy is None or update.entropy.coef == 0:
+        return own
+    length = algorithm.length if isinstance(algorithm, AveragesTokens) else "constant"
+    bonus = update.entropy.term(look, part, totals, length, algorithm.prefix_cap)
+    return own._replace(value=own.value + bonus.value, truncations=own.truncations + bonus.truncations)
 
 
 def _seen(policy: Policy, rollout: Rollout, reference: ReferenceStates | None, update: Update, plan: Plan) -> Look:

@@ -53,7 +53,7 @@ def go_back(job: Job, state: Progressing, sinks: Sinks, why: str) -> None:
         first = load(config.model, seed=config.train.seed).policy
         checkpoint.restart(first, config.train.seed, job.loaded.policy, job.optimizer)
         state.controller, state.shaping = job.controller.init(config.kl.first_beta), ShapeMemory()
-        state.tail, state.step_price, state.redrawn = TailWatch(), None, 0
+        state.tail, state.step_price, state.entropy, state.redrawn = TailWatch(), None, None, 0
         state.moves = Moves()
         if isinstance(job.reference, Moving):
             job.reference.restart()

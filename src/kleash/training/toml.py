@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from kleash.algorithms import ALGORITHMS
 from kleash.algorithms.preference import LOSSES
 from kleash.beta import CONTROLLERS
+from kleash.beta.entropy import ENTROPY_LAWS
 from kleash.errors import UsageError
 from kleash.kl.penalties import PENALTIES
 from kleash.models.following import FOLLOWING
@@ -27,11 +28,18 @@ _KINDS = {
     ("loss",): LOSSES,
     ("kl", "penalty"): PENALTIES,
     ("kl", "controller"): CONTROLLERS,
+    ("entropy",): ENTROPY_LAWS,
     ("rewards", "shape"): SHAPES,
     ("model", "reference_update"): FOLLOWING,
 }
 #: Their kind where none is given.
-_DEFAULT_KINDS = {"algorithm": "grpo", "loss": "dpo", "kl.penalty": "exact", "kl.controller": "pi"}
+_DEFAULT_KINDS = {
+    "algorithm": "grpo",
+    "loss": "dpo",
+    "kl.penalty": "exact",
+    "kl.controller": "pi",
+    "entropy": "fixed",
+}
 
 
 @cache
