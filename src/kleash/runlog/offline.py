@@ -67,6 +67,7 @@ class PairStep:
         "policy's own. Empty where the reference's log-probs are read from disk."
     )
     entropy: float | None = metric("Mean entropy of the policy's next-token distribution there, nats per token.")
+    beta_floored: int | None = metric("1 where a beta that follows the pairs met its floor; empty for other losses.")
     bounded: int | None = metric("Texts whose value the loss continued linearly or kept off a pole.")
     pairs: int | None = metric("Pairs of the step.")
     tokens: int | None = metric("Counted tokens of the step, of both sides.")

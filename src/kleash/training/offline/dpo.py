@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from kleash.algorithms.preference import PreferenceLoss
+from kleash.algorithms.preference import AdaptsToPairs, DynamicBeta, GapStatistics, PreferenceLoss
 from kleash.models.answers import Encoded
+from kleash.models.draw import keyed_noise
 from kleash.models.following import Following
 from kleash.models.frozen import Reference
 from kleash.models.moving import Moving
@@ -35,13 +36,14 @@ class PairMemory:
     """What a run on pairs remembers: beta's state, the reference's moves, and the watched pairs' first log-probs.
 
     first [N, 2]: log π of chosen and rejected, nats per sequence; None before the first evaluation. warned: of
-    displacement.
+    displacement. gap: the usual gap of the pairs, for a loss whose beta follows it.
     """
 
     controller: ControllerState
     moves: Moves = field(default_factory=Moves)
     first: torch.Tensor | None = None
     warned: bool = False
+    gap: GapStatistics | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,7 @@ class Preferring:
             "controller": asdict(own.controller),
             "reference": kept(self.reference, own.moves),
             "warned": own.warned,
+            "gap": own.gap,
         }
         tensors: Tensors = {} if own.first is None else {"watched": {"first": own.first}}
         if isinstance(self.reference, Moving) and self.reference.moved:
@@ -102,6 +105,7 @@ class Preferring:
             moves=put_back(self.reference, plain["reference"], tensors.get("reference"), step),
             first=tensors["watched"]["first"] if "watched" in tensors else None,
             warned=plain["warned"],
+            gap=None if plain["gap"] is None else GapStatistics(*plain["gap"]),
         )
 
     def learn(self, step: int, own: PairMemory, by_plan: ByPlan) -> Taught:
@@ -110,11 +114,33 @@ class Preferring:
         if self.cache is not None and (text := self.cache.fill(by_plan)):
             said += (Notice(what="reference_logprobs", text=text, step=step),)
         index = indices(step, self.batch_size, len(self.pairs), self.seed)
+        beta, figures = own.controller.beta, {"epoch": step / (len(self.pairs) // self.batch_size)}
+        if isinstance(self.loss, AdaptsToPairs):
+            adapted = self._adapted(self.loss, step, index, own.gap, by_plan)
+            beta, own = adapted.beta, replace(own, gap=adapted.statistics)
+            index = [i for i, kept in zip(index, adapted.keep.tolist(), strict=True) if kept]
+            figures["beta_floored"] = int(adapted.floored)
         rollout = self.pairs.rollout(index, self.policy.device)
-        beta = own.controller.beta
         found = by_plan(partial(self._gradients, rollout, index, beta))
-        figures = {"epoch": step / (len(self.pairs) // self.batch_size), "beta": beta, **step_figures(found)}
+        figures |= {"beta": beta, **step_figures(found)}
         return Taught(rollout, float(found.loss.mean()), replace(own, moves=moves), figures, said)
+
+    def _adapted(
+        self, loss: AdaptsToPairs, step: int, index: Sequence[int], before: GapStatistics | None, by_plan: ByPlan
+    ) -> DynamicBeta:
+        """The step's beta and the pairs it keeps, from a look at all of them before their gradients."""
+        gap = by_plan(partial(self._gaps, loss, index))
+        noise = int(keyed_noise(self.seed, step, [0], 1, 1))
+        return loss.adapt(gap, before, torch.Generator().manual_seed(noise))
+
+    @torch.no_grad()
+    def _gaps(self, loss: AdaptsToPairs, index: Sequence[int], plan: Plan) -> torch.Tensor:
+        found = []
+        for first, last in spans(len(index), plan.groups or len(index)):
+            part = self.pairs.rollout(index[first:last], self.policy.device)
+            ref = None if self.cache is None else self.cache.of(index[first:last], part)
+            found.append(loss.gap(self._look(part, ref, plan), part.mask).cpu())
+        return torch.cat(found)
 
     def _gradients(self, rollout: Rollout, index: Sequence[int], beta: float, plan: Plan) -> Seen:
         parts: list[Seen] = []
