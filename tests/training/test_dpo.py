@@ -18,7 +18,7 @@ from tests.training.enumerated import EOS, T, V, small_policy, small_tokenizer
 from tests.training.pair_runs import judged, plain, rows, settings, steps
 from torch.nn.functional import logsigmoid
 
-from kleash.algorithms.preference import DPO
+from kleash.algorithms.preference import DPO, LOSSES
 from kleash.beta import PI, Constant
 from kleash.errors import UsageError
 from kleash.models.answers import Encoded
@@ -212,6 +212,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "cached": {"kl__cache": True},
     "ema": {"model__reference_update": {"kind": "ema", "rate": 0.5}},
     "reset": {"model__reference_update": {"kind": "reset", "every": 2}},
+    "beta_dpo": {"loss__kind": "beta_dpo"},
 }
 
 
@@ -316,6 +317,20 @@ def test_an_adapter_switched_off_is_a_frozen_copy(tmp_path):
     assert steps(off)[-1].reward_margin > 0.01
 
 
+@pytest.mark.parametrize("kind", LOSSES)
+def test_every_loss_runs_and_learns(kind, tmp_path):
+    """The loss on all pairs at once falls, and the KL is measured whether or not the reference is in the loss."""
+    changes = {"train__batch_size": 12, "train__epochs": 6, "train__evaluate_every": 6, "train__checkpoint_every": 6}
+    run = run_offline(settings(tmp_path, loss__kind=kind, **changes), build_dpo)
+    losses = [step.loss for step in steps(run)]
+    assert len(losses) == 6
+    if kind != "beta_dpo":  # whose beta moves, and its pairs with it
+        assert losses[-1] < losses[0]
+    assert steps(run)[-1].reward_margin > steps(run)[0].reward_margin
+    assert judged(run)[0].kl_ref.value == 0 < judged(run)[-1].kl_ref.value
+    assert {step.pairs for step in steps(run)} == {9 if kind == "beta_dpo" else 12}
+
+
 def test_after_a_reset_the_policy_is_its_own_reference(tmp_path):
     run = run_offline(settings(tmp_path, model__reference_update={"kind": "reset", "every": 4}), build_dpo)
     margins = [step.reward_margin for step in steps(run)]
@@ -404,7 +419,10 @@ CHAT = (
         ({"data__max_tokens": 1}, "data.max_tokens = 1 must be at least 2"),
         ({"data__system": " "}, "data.system is empty"),
         ({"data__pairs": "nowhere.jsonl"}, "data.pairs: there is no prompt file"),
-        ({"loss__kind": "dpoo"}, "loss.kind"),
+        ({"loss__kind": "dpoo"}, "did you mean"),
+        ({"loss__kind": "simpo", "kl__target": "2 nats/sequence"}, "needs a loss that holds the reference"),
+        ({"loss__kind": "beta_dpo", "kl__target": "2 nats/sequence"}, "would both move beta"),
+        ({"loss__kind": "orpo", "kl__cache": True}, "reads no reference"),
         ({"loss__beta": 0}, "loss.beta = 0"),
         ({"train__batch_size": 13}, "exceeds the 12 rows"),
     ],

@@ -28,6 +28,8 @@ from kleash.training.prompt_files import read_rows
 
 #: Learning rates when none is given: of all weights, and of an adapter. TRL's.
 FULL_RATE, ADAPTER_RATE = 1e-6, 1e-5
+#: Losses whose optimum is finite for labels that are given once and for all: raising beta then brings the policy back.
+ENDS_SOMEWHERE = ("ipo", "cdpo", "exo")
 
 
 class Read(NamedTuple):
@@ -196,6 +198,11 @@ def _described(config: DPOConfig, read: Read, held: Read | None, words: OwnWords
     ]
     if kl.target:
         lines.append(f"           target {kl.held}, held by {(kl.controller or PI()).kind} from beta {loss.beta:g}")
+        if loss.kind not in ENDS_SOMEWHERE:
+            lines.append(
+                f'note       on pairs that are gone through again "{loss.kind}" has no finite end: beta slows the KL and '
+                'may not bring it back. "ipo" holds a target better (docs/dpo.md)'
+            )
     if kl.ceiling:
         lines.append(f"budget     {kl.ceiling}: with a reading above it the run saves and stops")
     if held is not None:
