@@ -200,7 +200,7 @@ def _described(config: DPOConfig, read: Read, held: Read | None, words: OwnWords
         lines.append(f"           target {kl.held}, held by {(kl.controller or PI()).kind} from beta {loss.beta:g}")
         if loss.kind not in ENDS_SOMEWHERE:
             lines.append(
-                f'note       on pairs that are gone through again "{loss.kind}" has no finite end: beta slows the KL and '
+                f'note       on pairs gone through again "{loss.kind}" has no finite end: beta slows the KL and '
                 'may not bring it back. "ipo" holds a target better (docs/dpo.md)'
             )
     if kl.ceiling:
