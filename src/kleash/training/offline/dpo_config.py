@@ -12,6 +12,7 @@ from kleash.algorithms.preference import (
     EXO,
     FDPO,
     IPO,
+    KTO,
     LDDPO,
     ORPO,
     AdaptsToPairs,
@@ -30,7 +31,7 @@ from kleash.training.section import STRICT, named_kind
 
 LossConfig = Annotated[
     Annotated[
-        DPO | CDPO | RobustDPO | IPO | Hinge | EXO | FDPO | LDDPO | BetaDPO | ORPO | SimPO | CPO,
+        DPO | CDPO | RobustDPO | IPO | Hinge | EXO | FDPO | LDDPO | BetaDPO | ORPO | SimPO | CPO | KTO,
         Field(discriminator="kind"),
     ],
     named_kind("dpo"),
@@ -41,7 +42,8 @@ LossConfig = Annotated[
 class PairData:
     """[data]: where the preferences are, and how their prompts are asked.
 
-    pairs: rows with prompt, chosen and rejected (docs/pairs.md); any file that prompts may be in.
+    pairs: rows with prompt, chosen and rejected, or for KTO prompt, completion and label (docs/pairs.md); any file
+        that prompts may be in.
     held_out: of the same form, never trained on: accuracy and KL are measured on them, and they choose the best
         checkpoint.
     chat, system, template: as in an online run.
