@@ -28,7 +28,7 @@ from benchmarks.runs import processor, table
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 #: Pairs of a step, tokens of a prompt and of an answer with its end.
-N, P, T = 4, 200, 64
+N, P, T = 8, 200, 64
 BETA, RATE = 0.1, 1e-5
 #: Steps whose loss and gradient norm are compared; the first is at the reference, where every loss is log 2.
 COMPARED = 2
@@ -111,7 +111,7 @@ def trainer(out: str, lora: bool, settings: dict[str, Any]) -> Any:
     from peft import LoraConfig
 
     from kleash.models.catalog import resolve
-    from trl import DPOConfig, DPOTrainer
+    from trl import DPOConfig, DPOTrainer  # pyright: ignore[reportAttributeAccessIssue]
 
     adapter = LoraConfig(r=RANK, lora_alpha=RANK, target_modules="all-linear", task_type="CAUSAL_LM")
     return DPOTrainer(
