@@ -34,6 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": BASE | {"runlog"},
     "training": LIBRARY,
     "training.progress": BASE | {"runlog"},
+    "drift": LIBRARY,
+    "drift.builtin": BASE,
     "assets": set(),
     "demo": LIBRARY | {"training"},
     "cli": LIBRARY | {"training", "demo"},
@@ -41,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 #: Parts that must start fast and run where no deep-learning stack is installed.
-LIGHT = {"errors", "text", "records", "beta", "runlog", "report", "training.progress"}
+LIGHT = {"errors", "text", "records", "beta", "runlog", "report", "training.progress", "drift.builtin"}
 HEAVY = {"torch", "transformers", "peft", "safetensors", "datasets", "tokenizers", "gguf"}
 
 
@@ -114,7 +116,9 @@ def test_the_records_need_the_standard_library_only(name: str) -> None:
     assert roots <= sys.stdlib_module_names | {"kleash"}
 
 
-@pytest.mark.parametrize("name", ["kleash", "kleash.records", "kleash.beta", "kleash.runlog", "kleash.report"])
+@pytest.mark.parametrize(
+    "name", ["kleash", "kleash.records", "kleash.beta", "kleash.runlog", "kleash.report", "kleash.drift.builtin"]
+)
 def test_importing_loads_no_torch(name: str) -> None:
     """In a fresh interpreter, the whole package at once: submodules too."""
     program = (

@@ -1,0 +1,1 @@
+"""Compares two models: how far one has moved from the other."""
