@@ -1,13 +1,14 @@
 """What memory there is, what a model takes of it, and how running out of it looks."""
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kleash.errors import KleashError
+from kleash.errors import KleashError, RunError
 from kleash.models.measured import kept
 from kleash.models.paths import PathName
 from kleash.models.plan import Size
@@ -84,6 +85,29 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, KleashError):  # what it tells of may have been one, and has been dealt with
         return False
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _SAYINGS)
+
+
+@contextmanager
+def room_for(what: str, advice: str) -> Iterator[None]:
+    """Where memory runs out inside, an error says while doing `what`, and what would help.
+
+    Raises:
+        RunError: it ran out.
+    """
+    try:
+        yield
+        return
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        said = said_of(error)
+    release()
+    raise RunError(f"memory ran out ({said}) while loading {what}; {advice}")
+
+
+def said_of(error: BaseException) -> str:
+    """The first line of an error's message; Python's own MemoryError has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def release() -> None:

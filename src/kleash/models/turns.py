@@ -14,6 +14,7 @@ import torch
 
 from kleash.errors import RunError
 from kleash.models.draw import keyed_noise
+from kleash.models.memory import is_out_of_memory, release, said_of
 from kleash.models.policy import Policy
 from kleash.models.sampling import Sampling, drawn, left_padded
 from kleash.models.stopping import Ends, stopped
@@ -57,7 +58,8 @@ class Turns:
     an end token, which is among what is returned, at a string of `stop` (left out: the run's own), or at the limit.
 
     The token at (prompt, sample, position) is drawn with noise keyed by them and by the step: how episodes are batched
-    changes nothing, and the same tokens so far give the same tokens again.
+    changes nothing, and the same tokens so far give the same tokens again. Where memory runs out, half as many episodes
+    go through at a time from there on: `together` says how many (None: all).
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Turns:
         self._group = [n for n in range(len(prompts)) for _ in range(group_size)]
         self._noise = keyed_noise(key.seed, key.step, key.prompts, group_size, settings.max_new_tokens)
         self._calls: list[list[_Call]] = [[] for _ in self._group]
+        self.together: int | None = None
 
     def __call__(
         self,
@@ -136,6 +139,29 @@ class Turns:
         )
 
     def _drawn(self, rows: list[int], contexts: dict[int, list[int]], settings: Sampling) -> list[_Call]:
+        """What is drawn for these rows, `together` of them at a time.
+
+        Raises:
+            RunError: there is no room for one row.
+        """
+        while True:
+            size = min(self.together or len(rows), len(rows))
+            try:
+                parts = [rows[first : first + size] for first in range(0, len(rows), size)]
+                return [call for part in parts for call in self._drawn_at_once(part, contexts, settings)]
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                said = said_of(error)
+            release()
+            if size == 1:
+                raise RunError(
+                    f"memory ran out ({said}) in generate with one episode at a time; set train.max_new_tokens or the "
+                    "length of the prompts lower"
+                )
+            self.together = -(-size // 2)
+
+    def _drawn_at_once(self, rows: list[int], contexts: dict[int, list[int]], settings: Sampling) -> list[_Call]:
         """One call of the sampler: with the prompts shared by their groups where nothing has been said yet."""
         first = len(rows) == len(self._group) and not any(contexts.values())
         asked = self._prompts if first else [self._prompts[self._group[row]] + contexts[row] for row in rows]

@@ -23,7 +23,7 @@ from kleash.training.footprint import table
 from kleash.training.job import Sinks
 from kleash.training.loosening import follows_otherwise, loosened
 from kleash.training.online import train as loop
-from kleash.training.preflight import preflight
+from kleash.training.preflight import preflighted
 from kleash.training.progress import Progress
 from kleash.training.run import Run
 from kleash.training.setup import build_job
@@ -131,7 +131,8 @@ def start(
         raise UsageError(f"out = {config.out!r} cannot be a run's directory: {error.strerror}") from None
     job = build_job(config, prompts, config.rewards if rewards is None else rewards, held_out)
     progress = progress or Progress()
-    for line in [*describe(job), *preflight(job).lines()]:
+    job, checked = preflighted(job, progress.notice)
+    for line in [*describe(job), *checked.lines()]:
         progress.notice(line)
     if check_only:
         for row in table(job):

@@ -1,13 +1,13 @@
 """Work by the plan in force; where memory runs out, less at once and the same work again."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from kleash.errors import RunError
 from kleash.models.load import Loaded
-from kleash.models.memory import is_out_of_memory, release
+from kleash.models.memory import is_out_of_memory, release, said_of
 from kleash.models.plan import Plan, Work, less_sampled, lowered
 from kleash.models.spec import ModelSpec
 from kleash.training.job import Sinks
@@ -67,6 +67,14 @@ class Careful:
         """
         return self._run(work, partial(less_sampled, work=self.job.work))
 
+    def keep_to(self, together: int | None) -> None:
+        """`generate` of a user's loop came down to so many episodes at a time; from here on it begins there."""
+        if together is None:
+            return
+        plan = replace(self.state.plan, sampled=max(1, together // self.job.work.group_size))
+        if plan != self.state.plan:
+            self._change_to(plan, "in generate")
+
     def _run(self, work: Callable[[Plan], Found], less: Callable[[Plan], Plan | None]) -> Found:
         while True:
             try:
@@ -74,7 +82,7 @@ class Careful:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                said = str(error).strip().splitlines()[0]
+                said = said_of(error)
             # Outside of the handler: the error's traceback holds all that the abandoned try had made.
             self.job.optimizer.zero_grad(set_to_none=True)
             release()
@@ -87,8 +95,11 @@ class Careful:
                 f"memory ran out ({said}) with the least at once that there is ({before}); {self._advice()}. What "
                 "was saved is whole: go on with --resume"
             )
-        self.state.plan = plan
-        text = f"memory ran out ({said}): from here on {plan} instead of {before}; nothing of the step is lost"
+        self._change_to(plan, f"({said})")
+
+    def _change_to(self, plan: Plan, said: str) -> None:
+        before, self.state.plan = self.state.plan, plan
+        text = f"memory ran out {said}: from here on {plan} instead of {before}; nothing of the step is lost"
         self.sinks.notice("out_of_memory", text, self.state.step)
 
     def _advice(self) -> str:

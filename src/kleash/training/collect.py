@@ -98,12 +98,11 @@ def _sampled(job: Job, place: int, count: int, clock: Clock, by_plan: Careful) -
     prompts, columns = job.prompts.take(index, G)
     with clock.phase("sample"):
         asked = Asked(prompts, columns, index, G)
-        rollout, completions, texts, columns = by_plan.sampling(
-            lambda plan: roll(job, job.loaded.policy, asked, batch, plan.sampled)
-        )
+        rolled = by_plan.sampling(lambda plan: roll(job, job.loaded.policy, asked, batch, plan.sampled))
+        by_plan.keep_to(rolled.together)
     with clock.phase("score"):
-        scored = score(job.rewarders, prompts, texts, columns)
-    return Sampled(index, list(prompts), rollout, completions, texts, scored)
+        scored = score(job.rewarders, prompts, rolled.texts, rolled.columns)
+    return Sampled(index, list(prompts), rolled.rollout, rolled.completions, rolled.texts, scored)
 
 
 def _greedy(job: Job, memory: ShapeMemory, drawn: Sampled, clock: Clock, by_plan: Careful) -> Greedy | None:

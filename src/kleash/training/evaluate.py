@@ -153,6 +153,7 @@ def _drawn(job: Job, held_out: Prompts, count: int, by_plan: Careful) -> _Drawn:
         rolled = by_plan.sampling(
             lambda plan, a=asked: roll(job, loaded.policy, a, KEY, plan.for_groups_of(count, G).sampled)
         )
+        by_plan.keep_to(rolled.together)
         rollout = rolled.rollout
         look = by_plan(lambda plan, r=rollout: _seen(job, r, plan.for_groups_of(count, G)))
         assert look.kl is not None

@@ -21,6 +21,7 @@ from kleash.rl.value_losses import explained_variance
 from kleash.tensors import Batch, Look, Rollout
 from kleash.training.passes import ByPlan, Passed, Update, differentiate, joined, observe, spans
 from kleash.training.ptx import with_texts
+from kleash.training.stepping import step_whole
 
 
 class Learned(NamedTuple):
@@ -90,7 +91,7 @@ def learn(
         if not (math.isfinite(norm) and math.isfinite(done.loss)):
             skipped.append(Skipped(first, last, done.loss, norm))
             continue
-        optimizer.step()
+        step_whole(optimizer)
         norms.append(norm)
         taken.append(done)
         tokens += totals.tokens

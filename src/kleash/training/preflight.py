@@ -1,14 +1,17 @@
 """What is tested before the first step, so that nothing is found out after hours of training."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
 from kleash.errors import RunError
 from kleash.masked import masked_mean
+from kleash.models.memory import is_out_of_memory, release, said_of
 from kleash.models.moving import Moving
 from kleash.models.paths import PathName
+from kleash.models.plan import lowered
 from kleash.models.policy import Policy
 from kleash.rewards.score import Scored, score
 from kleash.tensors import Look, ReferenceStates, Rollout
@@ -88,6 +91,30 @@ def preflight(job: Job) -> Preflight:
         checkpoint_gb=checkpoint_gb,
         free_gb=free_gb,
     )
+
+
+def preflighted(job: Job, say: Callable[[str], None]) -> tuple[Job, Preflight]:
+    """The checks, and the job with a smaller plan where there was no room for them by its own.
+
+    Raises:
+        RunError: there is no room by the smallest either; and what `preflight` raises.
+    """
+    while True:
+        try:
+            return job, preflight(job)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            said = said_of(error)
+        release()
+        plan = lowered(job.plan, job.work, job.loaded.paths)
+        if plan is None:
+            raise RunError(
+                f"memory ran out ({said}) in the checks before the first step, with one completion at a time; set "
+                f"{job.shorter} lower, choose a smaller model, or train an adapter (model.adapter = {{ rank = 16 }})"
+            )
+        say(f"memory ran out ({said}) in the checks before the first step: {plan} instead of {job.plan}")
+        job = replace(job, plan=plan)
 
 
 def _trial(job: Job) -> tuple[Rollout, Scored]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kleash.errors import KleashError, NotFiniteError, RunError
+from kleash.models.memory import is_out_of_memory
 from kleash.models.policy import Policy
 from kleash.models.prompts import decode
 from kleash.models.sampling import sample
@@ -40,18 +41,22 @@ class Asked(NamedTuple):
 
 
 class Rolled(NamedTuple):
-    """completions: what the policy wrote. texts: what is scored and shown, a tool's words included."""
+    """completions: what the policy wrote. texts: what is scored and shown, a tool's words included.
+
+    together: episodes at a time that a loop's `generate` came down to where memory ran out; None: it did not.
+    """
 
     rollout: Rollout
     completions: list[str]
     texts: list[str]
     columns: dict[str, list[Any]]
+    together: int | None = None
 
 
 def roll(job: Job, policy: Policy, asked: Asked, step: int, sampled: int | None = None) -> Rolled:
     """Samples of `policy` with the job's sampling and ends; `step` is part of the noise's key.
 
-    sampled: prompts at a time, where no loop of the user's decides that; a token's noise is its own however it is cut.
+    sampled: prompts at a time, and in a user's loop as many episodes; a token's noise is its own however it is cut.
 
     Raises:
         NotFiniteError: the policy's logits are not finite.
@@ -78,6 +83,8 @@ def roll(job: Job, policy: Policy, asked: Asked, step: int, sampled: int | None 
         completions = decode(rollout, loaded.tokenizer)
         return Rolled(rollout, completions, completions, asked.columns)
     generate = Turns(policy, prompts, job.sampling, loaded.ends, group_size=G, key=Key(seed, step, asked.numbers))
+    most = None if sampled is None else sampled * G
+    generate.together = most
     name = name_of(job.rollout)
     try:
         returned = _called(job.rollout, asked, generate, loaded.tokenizer)
@@ -93,7 +100,8 @@ def roll(job: Job, policy: Policy, asked: Asked, step: int, sampled: int | None 
         raise RunError(f"data.rollout: {name}: {error}") from (error.__cause__ or error)
     whole = _whole(rollout, [len(e["ids"]) for e in episodes], loaded.tokenizer)
     texts = [e.get("text", text) for e, text in zip(episodes, whole, strict=True)]
-    return Rolled(rollout, decode(rollout, loaded.tokenizer), texts, columns)
+    together = None if generate.together == most else generate.together
+    return Rolled(rollout, decode(rollout, loaded.tokenizer), texts, columns, together)
 
 
 def _called(fn: Callable[..., Any], asked: Asked, generate: Turns, tokenizer: Any) -> Any:
@@ -105,7 +113,9 @@ def _called(fn: Callable[..., Any], asked: Asked, generate: Turns, tokenizer: An
         raise
     except Exception as error:
         place = where(traceback.extract_tb(error.__traceback__))
-        raise RunError(f"it raised {type(error).__name__}: {error}{place}") from error
+        # What the loop itself holds is not kleash's to cut, and what it has done in the world is not to be done twice.
+        advice = "; let it hold less, or set train.prompts_per_step lower" if is_out_of_memory(error) else ""
+        raise RunError(f"it raised {type(error).__name__}: {error}{place}{advice}") from error
 
 
 def _whole(rollout: Rollout, lengths: list[int], tokenizer: Any) -> list[str]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kleash.errors import UsageError
 from kleash.models.load import Loaded, load, pick_device
-from kleash.models.memory import size_of
+from kleash.models.memory import room_for, size_of
 from kleash.models.reference import build_reference
 from kleash.models.sampling import Sampling
 from kleash.models.token_classes import token_classes
@@ -25,6 +25,15 @@ from kleash.training.train_config import TrainSpec
 
 #: Learning rates when none is given: usual for full fine-tuning, and for adapters, which need about ten times more.
 FULL_RATE, ADAPTER_RATE = 1e-5, 1e-4
+#: What helps where a model does not fit.
+SMALLER = (
+    "choose a smaller model, or keep its weights in bf16 under an adapter (model.adapter = { rank = 16 } and "
+    'model.dtype = "bfloat16")'
+)
+NO_COPY = (
+    "train an adapter, whose base is the reference as well (model.adapter = { rank = 16 }), or set "
+    'model.reference_dtype = "bfloat16"'
+)
 
 
 def build_job(
@@ -44,8 +53,10 @@ def build_job(
     controller = config.kl.law
     controller.init(config.kl.first_beta)
     rewarders = load_rewards(rewards, device=str(pick_device(config.model.device)))
-    loaded = load(config.model, seed=train.seed)
-    reference = build_reference(config.model, loaded, temperature=train.temperature)
+    with room_for("the policy", SMALLER):
+        loaded = load(config.model, seed=train.seed)
+    with room_for("the reference", NO_COPY):
+        reference = build_reference(config.model, loaded, temperature=train.temperature)
     size, work = size_of(loaded.policy, loaded.paths), largest(config, loaded, prompts.prompts)
     rate = train.learning_rate or (FULL_RATE if loaded.adapter is None else ADAPTER_RATE)
     groups = _groups(loaded, rate, train.critic_bias_rate)

@@ -26,6 +26,7 @@ from kleash.training.offline.bad import keep_bad
 from kleash.training.offline.going_back import go_back, last_good
 from kleash.training.offline.job import OfflineJob, OfflineState, Taught
 from kleash.training.offline.memory import remembered
+from kleash.training.stepping import step_whole
 
 
 def train_offline(job: OfflineJob, state: OfflineState, sinks: Sinks) -> None:
@@ -84,7 +85,7 @@ def _take_step(job: OfflineJob, state: OfflineState, sinks: Sinks) -> None:
     norm = float(torch.nn.utils.clip_grad_norm_(job.trained.trainable(), job.train.max_grad_norm))
     whole = math.isfinite(norm) and math.isfinite(taught.loss)
     if whole:
-        job.optimizer.step()
+        step_whole(job.optimizer)
     _tell(job, state, sinks, taught, grad_norm=norm, rate=rate, seconds=time.perf_counter() - began, whole=whole)
     if whole:
         state.own = taught.own
