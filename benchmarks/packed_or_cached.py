@@ -9,6 +9,7 @@ P + T keys, and the prompt's keys and values are copied for each. The ratio of o
 
 import argparse
 import statistics
+from functools import partial
 
 import torch
 from benchmarks.fused import measure
@@ -44,7 +45,7 @@ def main() -> None:
     rows = []
     for tokens in TOKENS:
         work = rollout(1, given.group, given.prompt, tokens)
-        seconds = measure({way: lambda way=way: body(policy, work, way) for way in WAYS}, given.rounds)
+        seconds = measure({way: partial(body, policy, work, way) for way in WAYS}, given.rounds)
         planned = Work(prompts=1, groups=1, group_size=given.group, prompt=given.prompt, length=tokens)
         arithmetic = operations(size, planned, "packed") / operations(size, planned, "cached")
         packed, cached = (statistics.median(seconds[way]) for way in WAYS)

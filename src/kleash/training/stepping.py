@@ -1,8 +1,5 @@
 """Weights move, or they do not: an optimizer's step for which there may be no room."""
 
-from collections.abc import Iterator
-
-from torch import Tensor
 from torch.optim import Optimizer
 
 from kleash.errors import RunError
@@ -18,9 +15,9 @@ def step_whole(optimizer: Optimizer) -> None:
     Raises:
         RunError: there is no room for it.
     """
-    before = _versions(optimizer)
+    before = _steps(optimizer)
     for last in (False, True):
-        new = [p for p in _trained(optimizer) if p not in optimizer.state]
+        known = set(optimizer.state)
         try:
             optimizer.step()
             return
@@ -28,10 +25,11 @@ def step_whole(optimizer: Optimizer) -> None:
             if not is_out_of_memory(error):
                 raise
             said = said_of(error)
-        for parameter in new:
-            optimizer.state.pop(parameter, None)
+        begun = _steps(optimizer) != before
+        for parameter in set(optimizer.state) - known:
+            del optimizer.state[parameter]
         release()
-        if last or _versions(optimizer) != before:
+        if begun or last:
             break
     raise RunError(
         f"memory ran out ({said}) while the optimizer moved the weights. It holds two numbers for each trained one: "
@@ -40,11 +38,6 @@ def step_whole(optimizer: Optimizer) -> None:
     )
 
 
-def _trained(optimizer: Optimizer) -> Iterator[Tensor]:
-    return (parameter for group in optimizer.param_groups for parameter in group["params"])
-
-
-def _versions(optimizer: Optimizer) -> list[int]:
-    """How often each weight, and each number of the optimizer's that was there, has been written."""
-    kept = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
-    return [tensor._version for tensor in (*_trained(optimizer), *kept)]
+def _steps(optimizer: Optimizer) -> float:
+    """Steps of all weights together: counted up before the first of them moves."""
+    return sum(float(state.get("step", 0)) for state in optimizer.state.values())
