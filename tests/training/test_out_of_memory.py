@@ -8,9 +8,10 @@ import pytest
 import torch
 from tests.training.small import OF_THE_MACHINE, events, settings, steps
 from tests.training.test_careful import ON_CPU, Failing, run, same, told
+from transformers import AutoModelForCausalLM
 
 from kleash.errors import RunError
-from kleash.models import turns
+from kleash.models import probe, turns
 from kleash.runlog import Evaluation, RunStart
 from kleash.training import evaluate, preflight, setup
 from kleash.training.api import start
@@ -107,6 +108,22 @@ def test_the_checks_are_done_again_by_a_smaller_plan(tmp_path, monkeypatch):
 def test_loading_without_room_says_what_would_help(tmp_path, monkeypatch, part, sentence):
     monkeypatch.setattr(setup, part, Failing(getattr(setup, part), lambda number: True, RuntimeError(ON_CPU)))
     with pytest.raises(RunError, match=f"memory ran out .* while loading {sentence}"):
+        run(tmp_path, "run")
+
+
+def test_weights_that_do_not_fit_are_not_taken_for_a_broken_checkpoint(tmp_path, monkeypatch):
+    own = AutoModelForCausalLM.from_pretrained
+    monkeypatch.setattr(
+        AutoModelForCausalLM, "from_pretrained", Failing(own, lambda number: True, RuntimeError(ON_CPU))
+    )
+    with pytest.raises(RunError, match=r"memory ran out .* while loading the policy"):
+        run(tmp_path, "run")
+
+
+def test_a_path_that_ran_out_in_the_probe_is_not_one_the_model_cannot_go(tmp_path, monkeypatch):
+    failing = Failing(probe._seen, lambda number: number == 2, NONE_LEFT)
+    monkeypatch.setattr(probe, "_seen", failing)
+    with pytest.raises(RunError, match=r"memory ran out .* while loading the policy"):
         run(tmp_path, "run")
 
 

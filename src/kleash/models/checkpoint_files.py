@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from kleash.errors import RunError, UsageError
+from kleash.models.exhausted import is_out_of_memory
 from kleash.models.quiet import without_bars
 
 INDEX = "model.safetensors.index.json"
@@ -39,6 +40,8 @@ def read_model(directory: Path, dtype: torch.dtype, trust_remote_code: bool) -> 
                 output_loading_info=True,
             )
     except Exception as error:  # what a model's own code may raise, nobody knows
+        if is_out_of_memory(error):
+            raise
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RunError(f"the model in {directory} could not be loaded: {reason}") from None
     model, info = loaded

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from kleash.errors import RunError, UsageError
 from kleash.models.anatomy import run_body
+from kleash.models.exhausted import is_out_of_memory
 from kleash.models.paths import PathName, positions, prefill
 from kleash.models.policy import Policy
 from kleash.tensors import Rollout
@@ -81,6 +82,8 @@ def _try(policy: Policy, rollout: Rollout, path: PathName, *, gradient: bool = T
         with torch.no_grad():
             return _Seen(run().float(), None)
     except Exception as error:  # a model that cannot run a path, or not backwards, says so in its own way
+        if is_out_of_memory(error):
+            raise
         return error
 
 

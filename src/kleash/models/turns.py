@@ -14,7 +14,7 @@ import torch
 
 from kleash.errors import RunError
 from kleash.models.draw import keyed_noise
-from kleash.models.memory import is_out_of_memory, release, said_of
+from kleash.models.exhausted import is_out_of_memory, release, said_of
 from kleash.models.policy import Policy
 from kleash.models.sampling import Sampling, drawn, left_padded
 from kleash.models.stopping import Ends, stopped

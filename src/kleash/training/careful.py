@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from kleash.errors import RunError
+from kleash.models.exhausted import is_out_of_memory, release, said_of
 from kleash.models.load import Loaded
-from kleash.models.memory import is_out_of_memory, release, said_of
 from kleash.models.plan import Plan, Work, less_sampled, lowered
 from kleash.models.spec import ModelSpec
 from kleash.training.job import Sinks

@@ -8,7 +8,7 @@ import torch
 
 from kleash.errors import RunError
 from kleash.masked import masked_mean
-from kleash.models.memory import is_out_of_memory, release, said_of
+from kleash.models.exhausted import is_out_of_memory, release, said_of
 from kleash.models.moving import Moving
 from kleash.models.paths import PathName
 from kleash.models.plan import lowered

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kleash.errors import KleashError, NotFiniteError, RunError
-from kleash.models.memory import is_out_of_memory
+from kleash.models.exhausted import is_out_of_memory
 from kleash.models.policy import Policy
 from kleash.models.prompts import decode
 from kleash.models.sampling import sample

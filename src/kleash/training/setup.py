@@ -9,8 +9,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from kleash.errors import UsageError
+from kleash.models.exhausted import room_for
 from kleash.models.load import Loaded, load, pick_device
-from kleash.models.memory import room_for, size_of
+from kleash.models.memory import size_of
 from kleash.models.reference import build_reference
 from kleash.models.sampling import Sampling
 from kleash.models.token_classes import token_classes

@@ -3,7 +3,7 @@
 from torch.optim import Optimizer
 
 from kleash.errors import RunError
-from kleash.models.memory import is_out_of_memory, release, said_of
+from kleash.models.exhausted import is_out_of_memory, release, said_of
 
 
 def step_whole(optimizer: Optimizer) -> None:
