@@ -1,5 +1,6 @@
 """Weights move, or they do not: an optimizer's step for which there may be no room."""
 
+import torch
 from torch.optim import Optimizer
 
 from kleash.errors import RunError
@@ -40,4 +41,5 @@ def step_whole(optimizer: Optimizer) -> None:
 
 def _steps(optimizer: Optimizer) -> float:
     """Steps of all weights together: counted up before the first of them moves."""
-    return sum(float(state.get("step", 0)) for state in optimizer.state.values())
+    steps = [state["step"] for state in optimizer.state.values() if "step" in state]
+    return float(torch.stack(steps).sum()) if steps else 0.0
