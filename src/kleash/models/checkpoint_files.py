@@ -27,6 +27,7 @@ def read_model(directory: Path, dtype: torch.dtype, trust_remote_code: bool) -> 
     check_weights(directory)
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
+        _check_kind(config, directory)
         # sdpa has no soft-cap inside attention (Gemma 2)
         attention = "eager" if getattr(config.get_text_config(), "attn_logit_softcapping", None) else None
         with without_bars():
@@ -39,6 +40,8 @@ def read_model(directory: Path, dtype: torch.dtype, trust_remote_code: bool) -> 
                 attn_implementation=attention,
                 output_loading_info=True,
             )
+    except UsageError:
+        raise
     except Exception as error:  # what a model's own code may raise, nobody knows
         if is_out_of_memory(error):
             raise
@@ -71,6 +74,20 @@ def _check_config(directory: Path, trust_remote_code: bool) -> None:
         )
     if config.get("is_encoder_decoder"):
         raise UsageError(f"the model in {directory} is an encoder-decoder; kleash trains causal language models")
+
+
+def _check_kind(config: Any, directory: Path) -> None:
+    """Models that also see or hear are trained on text alone, where transformers loads them as language models."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and "AutoModelForCausalLM" not in getattr(
+        config, "auto_map", {}
+    ):
+        raise UsageError(
+            f"the model in {directory} is of the kind {config.model_type!r}, which transformers does not load as a "
+            "causal language model; kleash trains those, also with eyes or ears where they load as one (Gemma 3), on "
+            "text alone. Save this one's language model on its own and name that directory"
+        )
 
 
 def is_adapter(directory: Path) -> bool:
