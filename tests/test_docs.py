@@ -27,6 +27,7 @@ from kleash.training.api import start
 from kleash.training.config import Config, DataSpec
 from kleash.training.kl_config import KLSpec
 from kleash.training.offline.dpo_config import DPOConfig, PairData, PairKL
+from kleash.training.offline.reward_config import BradleyTerry, RewardConfig, RewardData
 from kleash.training.offline.sft_config import SFTKL, SFTConfig, SFTData
 from kleash.training.offline.train_config import OfflineTrain
 from kleash.training.token_weights import ClassWeights
@@ -40,7 +41,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *s
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 #: The config of each verb that has one.
-CONFIGS: dict[str, type] = {"train": Config, "sft": SFTConfig, "dpo": DPOConfig}
+CONFIGS: dict[str, type] = {"train": Config, "sft": SFTConfig, "dpo": DPOConfig, "reward": RewardConfig}
 #: What a snippet that shows only some sections is completed with.
 MINIMAL = {
     "out": "runs/x",
@@ -217,6 +218,8 @@ def test_config_page_has_every_key_and_default(heading: str, spec: type) -> None
         ("sft.md", "### [data] of sft", SFTData),
         ("sft.md", "### [kl] of sft", SFTKL),
         ("sft.md", "### [train] of sft, dpo and reward", OfflineTrain),
+        ("reward-models.md", "### [data] of reward", RewardData),
+        ("reward-models.md", "### [loss] of reward", BradleyTerry),
         ("judge.md", "## All settings", JudgeSpec),
     ],
 )

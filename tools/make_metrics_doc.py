@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from kleash.records import DIRECTIONS, Reading, Step
-from kleash.runlog.offline import PairStep, TextStep
+from kleash.runlog.offline import PairStep, ScoreStep, TextStep
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 
@@ -22,7 +22,7 @@ TABLE = """| field | type | meaning |
 |---|---|---|
 """
 #: The records of an update by the verb that writes them.
-OFFLINE = {"An update of sft": TextStep, "An update of dpo": PairStep}
+OFFLINE = {"An update of sft": TextStep, "An update of dpo": PairStep, "An update of reward": ScoreStep}
 
 READING = """
 ## A KL reading

@@ -5,17 +5,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kleash.training.api import Run, train
-    from kleash.training.offline.api import OfflineRun, dpo, sft
+    from kleash.training.offline.api import OfflineRun, RewardRuns, dpo, reward_model, sft
 
 __version__ = "0.1.0"
-__all__ = ["OfflineRun", "Run", "__version__", "dpo", "sft", "train"]
+__all__ = ["OfflineRun", "RewardRuns", "Run", "__version__", "dpo", "reward_model", "sft", "train"]
 
 #: What is loaded on first use, so that `import kleash` loads no torch.
 _LAZY = {
     "Run": "kleash.training.api",
     "train": "kleash.training.api",
     "OfflineRun": "kleash.training.offline.api",
+    "RewardRuns": "kleash.training.offline.api",
     "dpo": "kleash.training.offline.api",
+    "reward_model": "kleash.training.offline.api",
     "sft": "kleash.training.offline.api",
 }
 

@@ -175,6 +175,39 @@ def dpo(
 
 
 @app.command()
+def reward(
+    config: Annotated[Path, typer.Argument(help="The run, as TOML.")],
+    overrides: Overrides = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Resume with other pairs.")] = False,
+    check_only: Annotated[bool, typer.Option("--check-only", help="Load and check everything, train nothing.")] = False,
+    seed: Seed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a reward model, or an ensemble of them, of preference pairs."""
+    from rich.console import Console
+
+    from kleash.training.interrupt import stopped_code
+    from kleash.training.offline.members import told, train_members
+    from kleash.training.offline.progress import OfflineProgress
+    from kleash.training.offline.reward_config import RewardConfig
+    from kleash.training.toml import load
+
+    given = [*(overrides or []), *([] if seed is None else [f"train.seed={seed}"])]
+    checked, progress = load(config, given, RewardConfig), OfflineProgress(Console(stderr=as_json))
+    try:
+        made = train_members(checked, progress=progress, resume=resume, force=force, check_only=check_only)
+    except KeyboardInterrupt as stop:
+        with suppress(OSError):
+            typer.echo(_stopped(stop, checked.out, shlex.join([str(config), *given]), "reward"), err=True)
+        raise typer.Exit(stopped_code(stop)) from None
+    if check_only:
+        _say(as_json, {"checked": checked.out}, "all checks passed; nothing was trained")
+        return
+    _say(as_json, *told(made))
+
+
+@app.command()
 def report(run: Annotated[Path, typer.Argument(help="A run's directory.")], as_json: AsJson = False) -> None:
     """Write a run's report again, from its log."""
     from kleash.report.which import write
@@ -232,7 +265,7 @@ def _run_offline(
 
 def _stopped(stop: KeyboardInterrupt, out: str, again: str, verb: str = "train") -> str:
     by = str(stop) or "Ctrl-C"
-    if not (Path(out) / "events.jsonl").exists():
+    if not any(Path(out).glob("**/events.jsonl")):
         return f"stopped by {by} before the first step. Start again: kleash {verb} {again}"
     return f"stopped by {by}; what was done is in {out}. Go on: kleash {verb} {again} --resume"
 

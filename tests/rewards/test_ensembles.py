@@ -5,7 +5,7 @@ import pytest
 from tests.tolerances import EXACT
 
 from kleash.errors import RunError, UsageError
-from kleash.rewards.ensembles import disagreement, mean, uncertainty_weighted, worst_case
+from kleash.rewards.ensembles import disagreement, disagreements, mean, uncertainty_weighted, worst_case
 from kleash.rewards.load import load_reward
 from kleash.rewards.score import score
 from kleash.rewards.spec import RewardSpec
@@ -101,3 +101,12 @@ def test_nan_of_one_of_several_rewards_names_it_and_the_sample(members):
 def test_what_cannot_be_meant_is_refused(build, message):
     with pytest.raises(UsageError, match=message):
         build()
+
+
+def test_the_disagreement_on_each_sample():
+    scores = RNG.normal(size=(3, 4))
+    rows = [list(map(float, member)) for member in scores]
+    assert disagreements(rows) == pytest.approx(np.std(scores, axis=0).tolist(), rel=EXACT)
+    holed = [[None, *rows[0][1:]], *rows[1:]]
+    assert disagreements(holed)[0] is None
+    assert disagreement(holed) == pytest.approx(np.std(scores[:, 1:], axis=0).mean(), rel=EXACT)

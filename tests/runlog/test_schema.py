@@ -77,6 +77,7 @@ def fields_of(record: type) -> dict[str, st.SearchStrategy[Any]]:
         "Reading | None": st.none() | readings,
         "dict[str, float | None]": scores,
         "dict[str, float]": st.dictionaries(texts, floats, max_size=3),
+        "list[tuple[int, float, float]]": st.lists(st.tuples(counts, floats, floats), max_size=3),
         "dict[str, int]": st.dictionaries(texts, counts, max_size=3),
     }
     hints = typing.get_type_hints(record)

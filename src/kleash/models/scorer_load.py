@@ -37,7 +37,8 @@ class Ready(NamedTuple):
 def load_scorer(spec: ModelSpec, *, seed: int = 0) -> Ready:
     """The reward model that starts at `spec.policy`. `seed` draws a fresh head and a fresh adapter's A.
 
-    A fresh head is drawn from N(0, 1/(width + 1)²): so small that all texts score about 0 at first.
+    A fresh head is drawn with standard deviation 1/√(width + 1), as OpenAI's were (Huang et al. 2024, arXiv
+    2403.17031); one drawn much smaller holds the body's gradient back for as long as it is small.
 
     Raises:
         UsageError: the spec cannot be meant, or its classifier has several labels or is no decoder.
@@ -140,7 +141,7 @@ def _with_head(causal: Any, seed: int) -> Any:
     head = nn.Linear(width, 1, bias=False, dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        head.weight.normal_(0, 1 / (width + 1), generator=generator)
+        head.weight.normal_(0, (width + 1) ** -0.5, generator=generator)
     setattr(model, HEAD, head)
     # The body reads its config while it runs: the classifier must be described by the very same one.
     model.config = config

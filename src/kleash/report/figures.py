@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kleash.records import Step, Target
+from kleash.report import trust
 from kleash.report.charts import Chart, Series, measured
 from kleash.report.log import Extract, Log, mean
 
@@ -53,10 +54,16 @@ def groups(log: Log) -> list[Group]:
             "The score, and the score against the distance it cost.",
             [*reward(steps), *held_out(log), portrait(steps)],
         ),
+        (
+            "How far the reward can be trusted",
+            "A learned reward is accurate mainly near the reference’s text. Over each sample’s own KL.",
+            trust.charts(log),
+        ),
         ("The text", "Collapse shows here first: in variety, repetition, length and entropy.", text(steps)),
         ("The updates", "How each step moved the policy, and at what cost in time.", updates(steps)),
     ]
-    return [(heading, intro, [chart for chart in charts if chart.drawn()]) for heading, intro, charts in found]
+    drawn = [(heading, intro, [chart for chart in charts if chart.drawn()]) for heading, intro, charts in found]
+    return [group for group in drawn if group[2] or group[2] is drawn[0][2]]
 
 
 def kl(log: Log, steps: Steps) -> Chart:

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from kleash.report.offline import STORIES, write_offline_report
+from kleash.report.offline import write_offline_report
 from kleash.report.run import write_report
+from kleash.report.stories import STORIES
 from kleash.runlog import RunStart, read
 
 

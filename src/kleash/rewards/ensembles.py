@@ -38,13 +38,18 @@ def uncertainty_weighted(scores: Sequence[float], weight: float) -> float:
 
 
 def disagreement(members: Sequence[Sequence[float | None]]) -> float | None:
-    """Standard deviation between the members' scores of a sample, mean over samples; None if none has all scores.
+    """`disagreements`, mean over samples; None if no sample has all scores."""
+    known = [each for each in disagreements(members) if each is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def disagreements(members: Sequence[Sequence[float | None]]) -> list[float | None]:
+    """Standard deviation between the members' scores of each sample; None where one of them has none.
 
     members: one list of scores for each member, in the same order of samples.
     """
-    whole = [row for row in zip(*members, strict=True) if None not in row]
-    known = [[s for s in row if s is not None] for row in whole]
-    return math.fsum(math.sqrt(_variance(row)) for row in known) / len(known) if known else None
+    rows = [[score for score in row if score is not None] for row in zip(*members, strict=True)]
+    return [math.sqrt(_variance(row)) if len(row) == len(members) else None for row in rows]
 
 
 def _variance(scores: Sequence[float]) -> float:

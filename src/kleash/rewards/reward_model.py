@@ -70,16 +70,8 @@ class RewardModel:
         return self.classifier.logits(rows, self.args.batch_tokens)[:, self.label].tolist()
 
     def _encode(self, i: int, prompt: Prompt, completion: str) -> list[int]:
-        tokenizer, limit = self.classifier.tokenizer, self.classifier.limit
-        if isinstance(prompt, str):
-            ids = tokenizer(prompt + completion, truncation=False, verbose=False)["input_ids"]
-        elif tokenizer.chat_template:
-            ids = tokenizer.apply_chat_template(conversation(prompt, completion), return_dict=False)
-        else:
-            raise UsageError(
-                f"reward model {self.name}: the prompts are chat messages, and its tokenizer has no chat template; "
-                "give prompts as text, or use a chat reward model"
-            )
+        limit = self.classifier.limit
+        ids = read_ids(self.classifier.tokenizer, prompt, completion, f"reward model {self.name}")
         if not ids:
             raise RunError(f"reward model {self.name}: sample {i} has no tokens, so there is nothing to judge")
         if limit is not None and len(ids) > limit:
@@ -88,6 +80,22 @@ class RewardModel:
                 f"{limit}; nothing is cut off in silence: shorten the prompts, or lower train.max_new_tokens"
             )
         return ids
+
+
+def read_ids(tokenizer: Any, prompt: Prompt, completion: str, whose: str) -> list[int]:
+    """What a reward model reads of a prompt and its completion, in training as in use.
+
+    Raises:
+        UsageError: messages, and no template for them; it says `whose`.
+    """
+    if isinstance(prompt, str):
+        return tokenizer(prompt + completion, truncation=False, verbose=False)["input_ids"]
+    if tokenizer.chat_template:
+        return tokenizer.apply_chat_template(conversation(prompt, completion), return_dict=False)
+    raise UsageError(
+        f"{whose}: the prompts are chat messages, and its tokenizer has no chat template; "
+        "give prompts as text, or use a chat reward model"
+    )
 
 
 def _label(name: str, asked: int | str | None, labels: tuple[str, ...]) -> int:

@@ -7,6 +7,8 @@ from kleash.runlog.offline import (
     OfflineStep,
     PairEvaluation,
     PairStep,
+    ScoreEvaluation,
+    ScoreStep,
     TextEvaluation,
     TextStep,
 )
@@ -47,6 +49,8 @@ __all__ = [
     "RunEnd",
     "RunStart",
     "Sample",
+    "ScoreEvaluation",
+    "ScoreStep",
     "TextEvaluation",
     "TextStep",
     "Writer",

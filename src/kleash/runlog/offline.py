@@ -67,11 +67,8 @@ class PairStep:
         "policy's own. Empty where the reference's log-probs are read from disk."
     )
     entropy: float | None = metric("Mean entropy of the policy's next-token distribution there, nats per token.")
-    beta_floored: int | None = metric("1 where a beta that follows the pairs met its floor; empty for other losses.")
     bounded: int | None = metric("Texts whose value the loss continued linearly or kept off a pole.")
-    kto_baseline: float | None = metric("KTO's z0 of the step, nats per sequence; empty for losses of pairs.")
-    kto_baseline_clamped: int | None = metric("1 where z0 was below 0 and was taken for 0.")
-    pairs: int | None = metric("Pairs of the step; for KTO, texts.")
+    pairs: int | None = metric("Pairs of the step.")
     tokens: int | None = metric("Counted tokens of the step, of both sides.")
     grad_norm: float | None = metric("Global gradient norm before clipping.")
     updates_skipped: int | None = metric("1 where the update was not made, for its loss or gradient was not finite.")
@@ -121,5 +118,54 @@ class PairEvaluation:
     seconds: float | None = None
 
 
-OfflineStep = TextStep | PairStep
-OfflineEvaluation = TextEvaluation | PairEvaluation
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreStep:
+    """One update of `kleash reward`. Its figures describe the reward model *before* it."""
+
+    step: int = field(metadata={"doc": "Number of the step, from 0."})
+    epoch: float | None = metric("How often the pairs have been gone through, before this step.")
+    loss: float | None = metric("Mean over the step's pairs of what is minimised, in nats; a coin's is 0.693.")
+    preference: float | None = metric("Its part without the centring term, nats.")
+    centring: float | None = metric("Mean (r_c + r_r)², without its weight.")
+    accuracy: float | None = metric(
+        "Share of the step's pairs whose chosen answer has the higher score; a tie is half."
+    )
+    margin: float | None = metric("Mean r_c − r_r.")
+    score: float | None = metric("Mean score of all answers.")
+    pairs: int | None = metric("Pairs of the step.")
+    grad_norm: float | None = metric("Global gradient norm before clipping.")
+    updates_skipped: int | None = metric("1 where the update was not made, for its loss or gradient was not finite.")
+    learning_rate: float | None = metric("Learning rate of this update.")
+    seconds: float | None = metric("Wall-clock seconds of the step.")
+    tokens_per_second: float | None = metric("Tokens of the answers per second of the step, what both share aside.")
+    peak_memory_gb: float | None = metric("Peak memory so far, as in a step of `kleash train`.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreEvaluation:
+    """The reward model after `step` updates on the held-out pairs, which are taken as independent.
+
+    loss: mean −log σ(r_c − r_r), nats, without margin, centring or careless raters. accuracy with its 95 % interval
+    (Wilson); a tie is half right. brier: mean (1 − σ(r_c − r_r))². calibration_error: the mean distance between
+    confidence and accuracy over bins of confidence; bins: of each pairs, mean confidence, accuracy. margin: mean
+    r_c − r_r. score, score_std: of all answers. rows: sha256 of the pairs as tokens.
+    """
+
+    step: int
+    loss: float
+    accuracy: float
+    accuracy_low: float
+    accuracy_high: float
+    n_pairs: int
+    brier: float | None = None
+    calibration_error: float | None = None
+    bins: list[tuple[int, float, float]] = field(default_factory=list)
+    margin: float | None = None
+    score: float | None = None
+    score_std: float | None = None
+    rows: str | None = None
+    seconds: float | None = None
+
+
+OfflineStep = ScoreStep | TextStep | PairStep
+OfflineEvaluation = ScoreEvaluation | TextEvaluation | PairEvaluation

@@ -22,6 +22,8 @@ from kleash.runlog.offline import (
     OfflineStep,
     PairEvaluation,
     PairStep,
+    ScoreEvaluation,
+    ScoreStep,
     TextEvaluation,
     TextStep,
 )
@@ -145,13 +147,17 @@ class RunEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One line of samples.jsonl. kl_ref: nats per sequence, summed over its counted tokens; length: those tokens."""
+    """One line of samples.jsonl. kl_ref: nats per sequence, summed over its counted tokens; length: those tokens.
+
+    disagreement: of each ensemble among the rewards, the standard deviation between its members' scores.
+    """
 
     step: int
     prompt: Prompt
     completion: str
     score: float | None = None
     scores: dict[str, float | None] = field(default_factory=dict)
+    disagreement: dict[str, float | None] = field(default_factory=dict)
     kl_ref: float | None = None
     length: int | None = None
     truncated: bool | None = None
@@ -189,6 +195,8 @@ EVENTS: dict[str, type[Event]] = {
     "text_evaluation": TextEvaluation,
     "pair_step": PairStep,
     "pair_evaluation": PairEvaluation,
+    "score_step": ScoreStep,
+    "score_evaluation": ScoreEvaluation,
 }
 _NAMES = {kind: name for name, kind in EVENTS.items()}
 _ADAPTERS = {kind: TypeAdapter(kind) for kind in EVENTS.values()}
@@ -262,11 +270,11 @@ def offline_evaluations(events: Iterable[Event]) -> list[OfflineEvaluation]:
 
 def _void(event: Event, resumed: int) -> bool:
     match event:
-        case Step() | Sample() | Judged() | TextStep() | PairStep():
+        case Step() | Sample() | Judged() | TextStep() | PairStep() | ScoreStep():
             return event.step >= resumed
         case Notice():
             return event.step is not None and event.step >= resumed
-        case Checkpoint() | Evaluation() | TextEvaluation() | PairEvaluation():
+        case Checkpoint() | Evaluation() | TextEvaluation() | PairEvaluation() | ScoreEvaluation():
             return event.step > resumed
         case ReferenceChange():
             return event.kind != "forced" and event.step > resumed

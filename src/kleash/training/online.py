@@ -16,6 +16,7 @@ import torch
 from kleash.errors import NotFiniteError
 from kleash.models.counting import TokenCounter
 from kleash.records import ControllerState, Reading, Step
+from kleash.rewards.ensembles import disagreements
 from kleash.runlog.schema import Checkpoint, ReferenceChange, RunEnd, Sample
 from kleash.tensors import Batch
 from kleash.training import checkpoint, shelf
@@ -236,6 +237,7 @@ def _tell(
     sinks.events.write(record)
     mask = collected.rollout.mask
     sums = None if kl is None else (kl * mask).sum(1).tolist()
+    apart = {name: disagreements(members) for name, members in collected.scored.members.items()}
     for i in range(min(SAMPLES_LOGGED, len(collected.texts))):
         sinks.samples.write(
             Sample(
@@ -244,6 +246,7 @@ def _tell(
                 completion=collected.texts[i],
                 score=collected.scored.total[i],
                 scores={name: values[i] for name, values in collected.scored.by_name.items()},
+                disagreement={name: values[i] for name, values in apart.items()},
                 kl_ref=None if sums is None else sums[i],
                 length=int(mask[i].sum()),
                 truncated=bool(collected.rollout.truncated[i]),

@@ -1,4 +1,4 @@
-"""`kleash.sft` and `kleash.dpo`: runs on rows from Python."""
+"""`kleash.sft`, `kleash.dpo` and `kleash.reward_model`: runs on rows from Python."""
 
 import datetime
 from collections.abc import Iterable, Mapping
@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from kleash.training.offline.dpo_config import DPOConfig
 from kleash.training.offline.dpo_setup import build_dpo
+from kleash.training.offline.members import RewardRuns, train_members
+from kleash.training.offline.reward_config import RewardConfig
 from kleash.training.offline.run import OfflineRun
 from kleash.training.offline.sft_config import SFTConfig
 from kleash.training.offline.sft_setup import build_sft
@@ -92,6 +94,44 @@ def dpo(
     config = parse(with_settings(tree, settings or {}), DPOConfig)
     build = partial(build_dpo, pairs=given, held_out=held)
     return run_offline(config, build, resume=bool(resume), force=resume == "force")
+
+
+def reward_model(
+    start: str | Path,
+    pairs: Iterable[Any] | str | Path,
+    *,
+    held_out: Iterable[Any] | str | Path | None = None,
+    members: int = 1,
+    out: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    resume: bool | Literal["force"] = False,
+) -> RewardRuns:
+    """Makes a reward model of preference pairs: the result's `use` is what `[[rewards]] use` takes.
+
+    Args:
+        start: a language model, which gets a fresh head, or a reward model, which goes on: a directory, a hub id,
+            "kleash:tiny" or "kleash:smollm2".
+        pairs: rows with prompt, chosen and rejected, or a file of them (docs/pairs.md).
+        held_out: the same, never trained on: accuracy and calibration are measured, and the best chosen, on them.
+        members: of an ensemble; each differs in its seed.
+        out: the run's directory; left out, runs/ and the time.
+        settings: anything else of the config by its dotted name, {"train.epochs": 2, "loss.centre": 0.0}.
+        resume: go on with the run in `out`; "force": even if its pairs have changed.
+
+    Raises:
+        UsageError: something asked for is wrong; nothing was started.
+        RunError: something could not be done; what was trained is saved.
+    """
+    given, name = rows_of(pairs)
+    held, held_name = (None, None) if held_out is None else rows_of(held_out)
+    tree: dict[str, Any] = {
+        "out": str(out or f"runs/{datetime.datetime.now():%Y%m%d-%H%M%S}"),
+        "model": {"policy": str(start)},
+        "data": {"pairs": name} | ({} if held_name is None else {"held_out": held_name}),
+        "members": members,
+    }
+    config = parse(with_settings(tree, settings or {}), RewardConfig)
+    return train_members(config, given, held, resume=bool(resume), force=resume == "force")
 
 
 def rows_of(rows: Iterable[Any] | str | Path) -> tuple[list[Any] | None, str]:
