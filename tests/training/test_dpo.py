@@ -18,7 +18,7 @@ from tests.training.enumerated import EOS, T, V, small_policy, small_tokenizer
 from tests.training.pair_runs import judged, plain, rows, settings, steps
 from torch.nn.functional import logsigmoid
 
-from kleash.algorithms.preference import DPO
+from kleash.algorithms.preference import DPO, KTO, LOSSES
 from kleash.beta import PI, Constant
 from kleash.errors import UsageError
 from kleash.models.answers import Encoded
@@ -27,8 +27,10 @@ from kleash.models.load import load
 from kleash.models.plan import Plan
 from kleash.models.spec import ModelSpec
 from kleash.models.stopping import Ends
+from kleash.rl.kto import mismatched
 from kleash.runlog import Notice, ReferenceChange
-from kleash.training.offline.displacement import change, displaced
+from kleash.training.data import indices
+from kleash.training.offline.displacement import Change, change, displaced
 from kleash.training.offline.dpo import Leash, Preferring, Watched
 from kleash.training.offline.dpo_setup import build_dpo
 from kleash.training.offline.own_words import OwnWords
@@ -179,17 +181,26 @@ def test_displacement_is_a_fall_of_the_chosen_while_the_margin_rises():
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(40, 2, generator=generator, dtype=torch.float64)
     first, prompt = -50 + 10 * torch.randn(40, 2, generator=generator, dtype=torch.float64), torch.arange(40)
-    fell = change(first, first + noise + torch.tensor([-3.0, -9.0]), prompt)
+    good, each = torch.tensor([True, False]).repeat(40), prompt.repeat_interleave(2)
+
+    def changed(by: torch.Tensor, prompt: torch.Tensor = each) -> Change:
+        return change(first.flatten(), (first + by).flatten(), good, prompt)
+
+    fell = changed(noise + torch.tensor([-3.0, -9.0]))
+    gap = noise[:, 0] - noise[:, 1]
+    assert fell.chosen is not None
+    assert fell.margin_error is not None
+    assert abs(fell.margin_error - float(gap.std()) / math.sqrt(40)) < EXACT
     assert abs(fell.chosen - (-3 + float(noise[:, 0].mean()))) < EXACT
     assert fell.chosen_error is not None
     assert abs(fell.chosen_error - float(noise[:, 0].std()) / math.sqrt(40)) < EXACT
     text = displaced(fell)
     assert text is not None
     assert f"{-fell.chosen:.3g} ±" in text
-    assert displaced(change(first, first + noise + torch.tensor([3.0, -9.0]), prompt)) is None, "it rose"
-    assert displaced(change(first, first + noise + torch.tensor([-3.0, -3.0]), prompt)) is None, "no margin"
-    assert displaced(change(first, first + noise, prompt)) is None, "noise"
-    assert displaced(change(first, first - 9, torch.zeros(40, dtype=torch.long))) is None, "one prompt has no error"
+    assert displaced(changed(noise + torch.tensor([3.0, -9.0]))) is None, "it rose"
+    assert displaced(changed(noise + torch.tensor([-3.0, -3.0]))) is None, "no margin"
+    assert displaced(changed(noise)) is None, "noise"
+    assert displaced(changed(noise - 9, torch.zeros(80, dtype=torch.long))) is None, "one prompt has no error"
 
 
 def test_displacement_is_said_once(tmp_path):
@@ -212,6 +223,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "cached": {"kl__cache": True},
     "ema": {"model__reference_update": {"kind": "ema", "rate": 0.5}},
     "reset": {"model__reference_update": {"kind": "reset", "every": 2}},
+    "beta_dpo": {"loss__kind": "beta_dpo"},
+    "kto": {"loss__kind": "kto", "loss__baseline": "on_policy"},
 }
 
 
@@ -316,6 +329,78 @@ def test_an_adapter_switched_off_is_a_frozen_copy(tmp_path):
     assert steps(off)[-1].reward_margin > 0.01
 
 
+@pytest.mark.parametrize("kind", LOSSES)
+def test_every_loss_runs_and_learns(kind, tmp_path):
+    """The loss on all pairs at once falls, and the KL is measured whether or not the reference is in the loss."""
+    changes = {"train__batch_size": 12, "train__epochs": 6, "train__evaluate_every": 6, "train__checkpoint_every": 6}
+    run = run_offline(settings(tmp_path, loss__kind=kind, **changes), build_dpo)
+    losses = [step.loss for step in steps(run)]
+    assert len(losses) == 6
+    if kind != "beta_dpo":  # whose beta moves, and its pairs with it
+        assert losses[-1] < losses[0]
+    assert steps(run)[-1].reward_margin > steps(run)[0].reward_margin
+    assert judged(run)[0].kl_ref.value == 0 < judged(run)[-1].kl_ref.value
+    assert {step.pairs for step in steps(run)} == {9 if kind == "beta_dpo" else 12}
+
+
+def judged_rows() -> list[dict[str, Any]]:
+    return [
+        {"prompt": row["prompt"], "completion": row[side], "label": side == "chosen"}
+        for row in rows(12) for side in ("chosen", "rejected")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("baseline", ["mismatched", "on_policy", "prefixes", "zero"])
+def test_kto_learns_from_judged_texts(baseline, tmp_path):
+    changes = {"train__batch_size": 12, "train__epochs": 4, "train__evaluate_every": 1, "train__checkpoint_every": 4}
+    config = settings(tmp_path, loss__kind="kto", loss__baseline=baseline, **changes)
+    run = run_offline(config, partial(build_dpo, pairs=judged_rows()))
+    assert steps(run)[-1].loss < steps(run)[0].loss
+    assert steps(run)[-1].reward_margin > 0 == steps(run)[0].reward_margin
+    assert judged(run)[-1].n_pairs == 12, "held-out pairs are a wanted and an unwanted text each"
+    baselines = [step.kto_baseline for step in steps(run)]
+    match baseline:
+        case "zero":
+            assert baselines == [0] * len(baselines)
+        case "on_policy":
+            assert baselines == [event.kl_ref.value for event in judged(run)[:-1]]
+        case _:
+            assert baselines[0] == 0
+            assert all(value >= 0 for value in baselines)
+            assert max(baselines) > 0 or any(step.kto_baseline_clamped for step in steps(run))
+
+
+def test_the_gradient_of_kto_is_that_of_the_formula():
+    """λ σ(∓β (ratio − z0)), z0 from each answer put to another's prompt, by single rows of the model."""
+    policy, reference = small_policy(0), small_policy(1)
+    texts = replace(PAIRS, answers=[both[:1] for both in PAIRS.answers], ended=[both[:1] for both in PAIRS.ended])
+    labels = torch.tensor([True, False, True])
+    loss = KTO(beta=BETA, desirable=2.0)
+    objective = preferring(policy, reference, texts, loss=loss, labels=labels)
+    taught = objective.learn(0, objective.begin(), at(Plan("plain")))
+    found = torch.cat([p.grad.flatten() for p in policy.trainable() if p.grad is not None])
+    policy.zero_grad()
+
+    def ratio(prompt: int, text: int) -> torch.Tensor:
+        ids = texts.prompts[prompt], texts.answers[text][0]
+        return logprob(policy, *ids) - logprob(reference, *ids).detach()
+
+    index = indices(0, 3, 3, 0)
+    moved = mismatched(torch.tensor([0, 1, 2]))
+    pairs = zip(moved.prompt.tolist(), moved.text.tolist(), strict=True)
+    z0 = max(0.0, sum(float(ratio(index[k], index[j])) for k, j in pairs) / 3)
+    losses = [
+        (2.0 if labels[i] else 1.0) * torch.sigmoid((-1 if labels[i] else 1) * BETA * (ratio(i, i) - z0))
+        for i in range(3)
+    ]
+    truth = torch.stack(losses).mean()
+    truth.backward()
+    expected = torch.cat([p.grad.flatten() for p in policy.trainable() if p.grad is not None])
+    assert abs(taught.loss - float(truth)) < LOOP
+    assert abs(taught.figures["kto_baseline"] - z0) < LOOP
+    assert torch.allclose(found, expected, rtol=0, atol=LOOP)
+
+
 def test_after_a_reset_the_policy_is_its_own_reference(tmp_path):
     run = run_offline(settings(tmp_path, model__reference_update={"kind": "reset", "every": 4}), build_dpo)
     margins = [step.reward_margin for step in steps(run)]
@@ -404,7 +489,10 @@ CHAT = (
         ({"data__max_tokens": 1}, "data.max_tokens = 1 must be at least 2"),
         ({"data__system": " "}, "data.system is empty"),
         ({"data__pairs": "nowhere.jsonl"}, "data.pairs: there is no prompt file"),
-        ({"loss__kind": "dpoo"}, "loss.kind"),
+        ({"loss__kind": "dpoo"}, "did you mean"),
+        ({"loss__kind": "simpo", "kl__target": "2 nats/sequence"}, "needs a loss that holds the reference"),
+        ({"loss__kind": "beta_dpo", "kl__target": "2 nats/sequence"}, "would both move beta"),
+        ({"loss__kind": "orpo", "kl__cache": True}, "reads no reference"),
         ({"loss__beta": 0}, "loss.beta = 0"),
         ({"train__batch_size": 13}, "exceeds the 12 rows"),
     ],

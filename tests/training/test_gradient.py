@@ -153,7 +153,7 @@ def test_steeper_penalties_have_the_stated_gradient(penalty, tmp_path, monkeypat
 WEIGHTS = torch.tensor([0.5, 1.0, 0.0, 0.5, 1.0])
 
 
-def _weighted_truth(policy, reference) -> Tensor:
+def weighted_truth(policy, reference) -> Tensor:
     """−∇(E R − β E Σ_t w(y_t) K_t) / C, the choice of a cheaper token included."""
     p, q = logits_of(policy), logits_of(reference).detach()
     each = WEIGHTS.double()[SPACE.ids] * (p.exp() * (p - q)).sum(-1)
@@ -164,7 +164,7 @@ def _weighted_truth(policy, reference) -> Tensor:
 @pytest.mark.slow
 def test_weighted_penalty_has_the_gradient_of_the_weighted_kl(tmp_path, monkeypatch):
     policy, reference = small_policy(1), small_policy(2)
-    truth = _weighted_truth(policy, reference)
+    truth = weighted_truth(policy, reference)
     setting = Setting(RLOO(group_size=2), Exact(), token_weight=WEIGHTS)
     found = run_step(setting, policy, reference, pairs(policy), tmp_path, monkeypatch).seen[0]
     assert relative(found, truth) < LOOP
@@ -179,7 +179,7 @@ def test_weighted_penalty_is_exact_off_policy_too(tmp_path, monkeypatch):
     algorithm = RLOO(group_size=2, epochs=2, clip="none", off_policy="full")
     setting = Setting(algorithm, Exact(), moves=[move(policy, size)], token_weight=WEIGHTS)
     found = run_step(setting, policy, reference, pairs(policy), tmp_path, monkeypatch).seen[1]
-    assert relative(found, _weighted_truth(moved, reference)) < LOOP
+    assert relative(found, weighted_truth(moved, reference)) < LOOP
 
 
 @pytest.mark.slow

@@ -4,9 +4,12 @@ Groups of one: every sequence once, weighted by its probability. The critic's we
 nothing of them; what its own loss adds is computed here from the transformers model's hidden states.
 """
 
+from dataclasses import replace
+
 import pytest
 from tests.tolerances import LOOP
 from tests.training.enumerated import (
+    BETA,
     C,
     Setting,
     gradient,
@@ -16,9 +19,11 @@ from tests.training.enumerated import (
     singles,
     small_policy,
 )
+from tests.training.off_policy import move, moved_policy, size_for
+from tests.training.test_gradient import WEIGHTS, weighted_truth
 from torch import Tensor
 
-from kleash.algorithms import PPO
+from kleash.algorithms import PPO, ReinforcePP, ReMax
 from kleash.kl.penalties import Exact, FutureSampled, InReward, NoPenalty
 
 #: The settings under which PPO's gradient is that of a sequence objective.
@@ -53,3 +58,31 @@ def test_gradient_with_lora(tmp_path, monkeypatch):
 def test_gradient_with_accumulation(tmp_path, monkeypatch):
     found, truth = taken(Setting(TRUE, Exact(), groups_per_pass=17), tmp_path, monkeypatch)
     assert relative(found, truth) < LOOP
+
+
+@pytest.mark.parametrize(
+    "algorithm", [TRUE, ReinforcePP(whiten=False, clip="none"), ReMax()], ids=["ppo", "reinforce++", "remax"]
+)
+def test_weighted_penalty_has_the_gradient_of_the_weighted_kl(algorithm, tmp_path, monkeypatch):
+    """Weights by token, in the advantage and in the own term: a token has credit to take for its own weight."""
+    critic = "head" if algorithm is TRUE else None
+    policy, reference = small_policy(1, critic=critic), small_policy(2)
+    setting = Setting(algorithm, Exact(), token_weight=WEIGHTS)
+    found = run_step(setting, policy, reference, singles(policy), tmp_path, monkeypatch).seen[0]
+    assert relative(found, weighted_truth(policy, reference)) < LOOP
+    plain = -gradient(objective(policy, reference, BETA, scores()), policy) / C
+    assert relative(found, plain) > 1e-2
+
+
+def test_weighted_penalty_is_exact_off_policy_too(tmp_path, monkeypatch):
+    """The second update, every advantage computed anew with every ratio."""
+    size = size_for(0.13)
+    moved = moved_policy(size)
+    policy, reference, there = (small_policy(seed, critic="head") for seed in (1, 2, 1))
+    there.load_state_dict(moved.state_dict() | {k: v for k, v in there.state_dict().items() if "critic" in k})
+    algorithm = replace(TRUE, epochs=2, off_policy="full")
+    deltas = move(moved, size)
+    deltas += [p.new_zeros(p.shape) for p in policy.trainable()[len(deltas) :]]
+    setting = Setting(algorithm, Exact(), moves=[deltas], token_weight=WEIGHTS)
+    found = run_step(setting, policy, reference, singles(policy), tmp_path, monkeypatch).seen[1]
+    assert relative(found, weighted_truth(there, reference)) < LOOP

@@ -63,9 +63,14 @@ class Encoded:
                 whole.update(np.asarray([len(ids), *ids], dtype="<i8").tobytes())
         return whole.hexdigest()
 
-    def first(self, most: int) -> "Encoded":
-        """The first prompts alone, with the same counts."""
-        return replace(self, prompts=self.prompts[:most], answers=self.answers[:most], ended=self.ended[:most])
+    def only(self, index: Sequence[int]) -> "Encoded":
+        """These prompts alone, with the same counts."""
+        prompts, answers, ended = ([side[i] for i in index] for side in (self.prompts, self.answers, self.ended))
+        return replace(self, prompts=prompts, answers=answers, ended=ended)  # pyright: ignore[reportArgumentType]
+
+    def of(self, prompts: list[list[int]], answers: list[list[list[int]]]) -> "Encoded":
+        """Other prompts with answers of these, ended or not."""
+        return replace(self, prompts=prompts, answers=answers, ended=[[True] * len(group) for group in answers])
 
     def rollout(self, index: Sequence[int], device: torch.device | str = "cpu") -> Rollout:
         """The prompts of `index`, each with its answers, as whole groups; every token of an answer counts."""

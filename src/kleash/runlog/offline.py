@@ -67,8 +67,11 @@ class PairStep:
         "policy's own. Empty where the reference's log-probs are read from disk."
     )
     entropy: float | None = metric("Mean entropy of the policy's next-token distribution there, nats per token.")
+    beta_floored: int | None = metric("1 where a beta that follows the pairs met its floor; empty for other losses.")
     bounded: int | None = metric("Texts whose value the loss continued linearly or kept off a pole.")
-    pairs: int | None = metric("Pairs of the step.")
+    kto_baseline: float | None = metric("KTO's z0 of the step, nats per sequence; empty for losses of pairs.")
+    kto_baseline_clamped: int | None = metric("1 where z0 was below 0 and was taken for 0.")
+    pairs: int | None = metric("Pairs of the step; for KTO, texts.")
     tokens: int | None = metric("Counted tokens of the step, of both sides.")
     grad_norm: float | None = metric("Global gradient norm before clipping.")
     updates_skipped: int | None = metric("1 where the update was not made, for its loss or gradient was not finite.")

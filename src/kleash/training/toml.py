@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from kleash.algorithms import ALGORITHMS
-from kleash.algorithms.preference import LOSSES
+from kleash.algorithms.preference import LOSSES, TEXT_LOSSES
 from kleash.beta import CONTROLLERS
 from kleash.beta.entropy import ENTROPY_LAWS
 from kleash.errors import UsageError
@@ -25,7 +25,7 @@ AnyConfig = TypeVar("AnyConfig")
 #: Tables whose `kind` chooses the class, and so the keys that may stand in them.
 _KINDS = {
     ("algorithm",): ALGORITHMS,
-    ("loss",): LOSSES,
+    ("loss",): LOSSES | TEXT_LOSSES,
     ("kl", "penalty"): PENALTIES,
     ("kl", "controller"): CONTROLLERS,
     ("entropy",): ENTROPY_LAWS,

@@ -5,7 +5,22 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from kleash.algorithms.preference import DPO
+from kleash.algorithms.preference import (
+    CDPO,
+    CPO,
+    DPO,
+    EXO,
+    FDPO,
+    IPO,
+    KTO,
+    LDDPO,
+    ORPO,
+    AdaptsToPairs,
+    BetaDPO,
+    Hinge,
+    RobustDPO,
+    SimPO,
+)
 from kleash.errors import UsageError
 from kleash.models.spec import Chat, ModelSpec
 from kleash.records import Target
@@ -14,14 +29,21 @@ from kleash.training.offline.train_config import OfflineTrain
 from kleash.training.pair_files import BadRows
 from kleash.training.section import STRICT, named_kind
 
-LossConfig = Annotated[Annotated[DPO, Field()], named_kind("dpo")]
+LossConfig = Annotated[
+    Annotated[
+        DPO | CDPO | RobustDPO | IPO | Hinge | EXO | FDPO | LDDPO | BetaDPO | ORPO | SimPO | CPO | KTO,
+        Field(discriminator="kind"),
+    ],
+    named_kind("dpo"),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairData:
     """[data]: where the preferences are, and how their prompts are asked.
 
-    pairs: rows with prompt, chosen and rejected (docs/pairs.md); any file that prompts may be in.
+    pairs: rows with prompt, chosen and rejected, or for KTO prompt, completion and label (docs/pairs.md); any file
+        that prompts may be in.
     held_out: of the same form, never trained on: accuracy and KL are measured on them, and they choose the best
         checkpoint.
     chat, system, template: as in an online run.
@@ -120,6 +142,10 @@ class DPOConfig:
             raise UsageError(
                 f'kl.target needs a loss that holds the reference: the beta of loss.kind = "{self.loss.kind}" is no '
                 'price of KL. Use loss.kind = "dpo" or "ipo", or kl.budget'
+            )
+        if self.kl.target is not None and isinstance(self.loss, AdaptsToPairs):
+            raise UsageError(
+                f'kl.target and loss.kind = "{self.loss.kind}" would both move beta; leave the target out, or use "dpo"'
             )
         if not self.kl.cache:
             return

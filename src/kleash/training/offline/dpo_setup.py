@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from kleash.algorithms.preference import TextsLoss
 from kleash.beta import PI, Constant
 from kleash.errors import UsageError
 from kleash.models.answers import Encoded, encode_answers
@@ -22,19 +23,22 @@ from kleash.training.offline.dpo_config import DPOConfig, resolved_dpo
 from kleash.training.offline.job import OfflineJob
 from kleash.training.offline.own_words import OwnWords
 from kleash.training.offline.reference_cache import ReferenceCache
-from kleash.training.pair_files import Pairs, as_pairs
+from kleash.training.pair_files import Judged, Pairs, as_judged, as_pairs
 from kleash.training.planning import planned
 from kleash.training.prompt_files import read_rows
 
 #: Learning rates when none is given: of all weights, and of an adapter. TRL's.
 FULL_RATE, ADAPTER_RATE = 1e-6, 1e-5
+#: Losses whose optimum is finite for labels that are given once and for all: raising beta then brings the policy back.
+ENDS_SOMEWHERE = ("ipo", "cdpo", "exo")
 
 
 class Read(NamedTuple):
-    """Preferences as they were read, and as tokens."""
+    """Preferences as they were read, and as tokens. labels: of judged texts, whether they are wanted; None of pairs."""
 
     prompts: list[Prompt]
     rows: Encoded
+    labels: torch.Tensor | None
     said: tuple[str, ...]
     fingerprint: dict[str, Any]
 
@@ -46,7 +50,8 @@ class Read(NamedTuple):
     def __str__(self) -> str:
         cut = f", {self.rows.cut} answers cut" if self.rows.cut else ""
         prompt, answer = self.longest
-        return f"{len(self.rows)} pairs{cut}; the longest prompt has {prompt} tokens, the longest answer {answer}"
+        what = "pairs" if self.labels is None else f"texts, {int(self.labels.sum())} of them wanted"
+        return f"{len(self.rows)} {what}{cut}; the longest prompt has {prompt} tokens, the longest answer {answer}"
 
 
 def build_dpo(
@@ -64,10 +69,10 @@ def build_dpo(
     if held_out is not None or config.data.held_out is not None:
         held = _read("data.held_out", config.data.held_out, held_out, config, loaded)
     reference = build_reference(model, loaded)
-    n, (prompt, answer) = train.batch_size, read.longest
+    n, G, (prompt, answer) = train.batch_size, read.rows.group_size, read.longest
     if held is not None:
         prompt, answer = (max(pair) for pair in zip((prompt, answer), held.longest, strict=True))
-    work = Work(prompts=n, groups=n, group_size=2, prompt=prompt, length=answer, asked=train.groups_per_pass)
+    work = Work(prompts=n, groups=n, group_size=G, prompt=prompt, length=answer, asked=train.groups_per_pass)
     steps, plan = train.updates(len(read.rows)), planned(loaded, reference, work)
     rate = train.learning_rate or (FULL_RATE if loaded.adapter is None else ADAPTER_RATE)
     words = _words(config, loaded, reference, held or read)
@@ -82,7 +87,7 @@ def build_dpo(
         trained=loaded.policy,
         reload=lambda directory: load(replace(model, policy=str(directory))).policy,
         first=lambda: load(model, seed=train.seed).policy,
-        objective=_objective(config, read, held, words),
+        objective=_objective(config, read, held, words, loaded.context),
         optimizer=train.optimizer(loaded.policy.trainable(), rate),
         learning_rate=rate,
         steps=steps,
@@ -99,7 +104,7 @@ def build_dpo(
     )
 
 
-def _objective(config: DPOConfig, read: Read, held: Read | None, words: OwnWords) -> Preferring:
+def _objective(config: DPOConfig, read: Read, held: Read | None, words: OwnWords, context: int) -> Preferring:
     kl, n, policy = config.kl, config.train.batch_size, words.policy
     law = kl.controller or (PI() if kl.target else Constant())
     return Preferring(
@@ -114,13 +119,16 @@ def _objective(config: DPOConfig, read: Read, held: Read | None, words: OwnWords
         words=words,
         following=config.model.reference_update,
         cache=ReferenceCache(words.reference, read.rows, n, policy.device) if kl.cache else None,
+        labels=read.labels,
+        context=context,
     )
 
 
 def _read(what: str, source: str | None, given: Sequence[Any] | None, config: DPOConfig, loaded: Loaded) -> Read:
     data = config.data
     try:
-        found = as_pairs(given if given is not None else read_rows(str(source)), data.bad_rows)
+        given = given if given is not None else read_rows(str(source))
+        found = (as_judged if isinstance(config.loss, TextsLoss) else as_pairs)(given, data.bad_rows)
         asked = conversations(Prompts(found.prompts, {}), system=data.system, chat=data.chat).prompts
         rows = encode_answers(
             asked,
@@ -134,20 +142,23 @@ def _read(what: str, source: str | None, given: Sequence[Any] | None, config: DP
         )
     except UsageError as error:
         raise UsageError(f"{what}: {error}") from None
-    return Read(asked, rows, _said(found, rows), digest(Prompts(asked, {"answers": list(found.answers)})))
+    labels = torch.tensor(found.labels) if isinstance(found, Judged) else None
+    return Read(asked, rows, labels, _said(found, rows), digest(Prompts(asked, {"answers": list(found.answers)})))
 
 
-def _said(found: Pairs, rows: Encoded) -> tuple[str, ...]:
+def _said(found: Pairs | Judged, rows: Encoded) -> tuple[str, ...]:
     apart = f"{rows.apart} answers are tokenised apart from their prompts, for the tokens of both flow together"
     return (*found.said, *([apart] if rows.apart else []))
 
 
 def _watched(read: Read, held: Read | None) -> Watched:
     """The held-out pairs; without any, the first of those trained on."""
-    rows = read.rows.first(WATCHED) if held is None else held.rows
+    source = read if held is None else held
+    index = range(min(len(source.rows), WATCHED)) if held is None else range(len(source.rows))
+    rows, labels = source.rows.only(index), None if source.labels is None else source.labels[: len(index)]
     numbers: dict[tuple[int, ...], int] = {}
     prompt = [numbers.setdefault(tuple(ids), len(numbers)) for ids in rows.prompts]
-    return Watched(pairs=rows, prompt=torch.tensor(prompt), held_out=held is not None)
+    return Watched(pairs=rows, prompt=torch.tensor(prompt), held_out=held is not None, labels=labels)
 
 
 def _words(config: DPOConfig, loaded: Loaded, reference: Any, source: Read) -> OwnWords:
@@ -177,8 +188,8 @@ def _words(config: DPOConfig, loaded: Loaded, reference: Any, source: Read) -> O
         samples=kl.samples,
         length=length,
         seed=config.train.seed,
-        rows=2 * config.train.batch_size,
-        group_size=2,
+        rows=source.rows.group_size * config.train.batch_size,
+        group_size=source.rows.group_size,
     )
 
 
@@ -196,6 +207,11 @@ def _described(config: DPOConfig, read: Read, held: Read | None, words: OwnWords
     ]
     if kl.target:
         lines.append(f"           target {kl.held}, held by {(kl.controller or PI()).kind} from beta {loss.beta:g}")
+        if loss.kind not in ENDS_SOMEWHERE:
+            lines.append(
+                f'note       on pairs gone through again "{loss.kind}" has no finite end: beta slows the KL and '
+                'may not bring it back. "ipo" holds a target better (docs/dpo.md)'
+            )
     if kl.ceiling:
         lines.append(f"budget     {kl.ceiling}: with a reading above it the run saves and stops")
     if held is not None:
