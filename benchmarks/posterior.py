@@ -29,13 +29,19 @@ from tests.training.tabular_loop import (
     std_by_group,
 )
 
-from kleash.algorithms import GRPO, PPO, RLOO
+from kleash.algorithms import GRPO, PPO, RLOO, ReinforcePP, ReMax
 
 #: A policy that is to end somewhere ends within so many nats of it: expectations, and samples.
 EXACT, SAMPLED = 1e-8, 1e-3
 #: Completions of each sampled step, and the seeds.
 COMPLETIONS, SEEDS = 1024, range(5)
-DRAWN: dict[str, Any] = {"rloo": RLOO(group_size=4), "grpo": GRPO(group_size=4), "ppo, its defaults": PPO()}
+DRAWN: dict[str, Any] = {
+    "rloo": RLOO(group_size=4),
+    "grpo": GRPO(group_size=4),
+    "reinforce++, its defaults": ReinforcePP(),
+    "remax, its defaults": ReMax(),
+    "ppo, its defaults": PPO(),
+}
 
 INTRODUCTION = f"""\
 # Where training ends

@@ -6,6 +6,7 @@ the optimizer takes the expected gradient. Where training ends is a fixed point,
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from scipy.optimize import brentq, root
 from tests.tabular import Sequences, enumerate_sequences, n_prefixes, probabilities, random_logits, sequence_logprobs
 from torch import Tensor, nn
 
-from kleash.algorithms import CISPO, GRPO, GSPO, PPO, RLOO, LearnsValues
+from kleash.algorithms import CISPO, GRPO, GSPO, PPO, RLOO, LearnsValues, NeedsGreedy, ReinforcePP, ReMax
 from kleash.kl.penalties import Exact, FutureSampled, InLoss, InReward
 from kleash.models.plan import Plan
 from kleash.models.policy import Policy
@@ -39,6 +40,8 @@ ALGORITHMS: dict[str, Any] = {
     "rloo": RLOO(group_size=2),
     "gspo, std none, length constant": GSPO(group_size=2, **SEQUENCE),
     "cispo, std none, length constant": CISPO(group_size=2, **SEQUENCE),
+    "reinforce++, not whitened": ReinforcePP(whiten=False),
+    "remax": ReMax(),
     "ppo, lambda 1, not whitened": PPO(gae_lambda=1.0, **UNBIASED),
     "ppo, lambda 0.95, not whitened": PPO(gae_lambda=0.95, vf_coef=1.0, **UNBIASED),
 }
@@ -100,6 +103,15 @@ def sampled(policy: Tabular, groups: int, group_size: int, generator: torch.Gene
     return batch_of(drawn.reshape(groups, group_size), None)
 
 
+def greedy_reward(policy: Tabular) -> Tensor:
+    """The reward of the sequence of the likeliest tokens."""
+    row, ids = 0, []
+    while len(ids) < T and EOS not in ids:
+        ids.append(int(policy.logits[row].argmax()))
+        row = row * V + 1 + ids[-1]
+    return next(r for s, m, r in zip(SPACE.ids, SPACE.mask, REWARD, strict=True) if s[m].tolist() == ids)
+
+
 def batch_of(rows: Tensor, weight: Tensor | None) -> Batch:
     n, flat = len(rows), rows.flatten()
     rollout = Rollout(
@@ -123,6 +135,8 @@ def converged(algorithm: Any, penalty: Any, batches: Callable[[Tabular], Batch] 
     update = Update(algorithm=algorithm, penalty=penalty, length=T)
     for _ in range(STEPS):
         batch = enumerated(policy, algorithm.group_size) if batches is None else batches(policy)
+        if isinstance(algorithm, NeedsGreedy):
+            batch = replace(batch, baseline=greedy_reward(policy).expand(len(batch.score)))
         learn(policy, optimizer, batch, update, lambda work: work(Plan()), beta=BETA)
         falling.step()
     return policy.logits.detach()
