@@ -145,7 +145,7 @@ def together(ahead: Float[Tensor, "K N"]) -> Together:
 
     return Together(
         accuracy=[calibration(one).accuracy.value for one in ahead],
-        of_the_mean=tuple(mean),
+        of_the_mean=(mean.value, mean.low, mean.high),
         disagreement=disagreement(ahead),
         disagreement_right=apart(right),
         disagreement_wrong=apart(~right),
