@@ -67,13 +67,13 @@ def run_demo(out: Path, *, everything: bool, steps: int, seed: int, quiet: bool)
     make_room(out)
     runs = plan(out, chosen, steps=steps, seed=seed)
     at_once = min(os.cpu_count() or 1, len(runs))
-    _print(console, f"{len(runs)} runs of {steps} steps that differ in [kl] alone, {at_once} at a time:")
+    tell(console, f"{len(runs)} runs of {steps} steps that differ in [kl] alone, {at_once} at a time:")
     width = max(len(run.label) for run in runs)
     every = max(1, steps // LINES_A_RUN)
 
     def heard(run: Planned, step: Step) -> None:
         if step.step % every == 0:
-            _print(console, f"{run.label:<{width}}  {plain_line(step, steps)}")
+            tell(console, f"{run.label:<{width}}  {plain_line(step, steps)}")
 
     train_all(runs, heard, at_once=at_once, header=HEADER)
     logs = {run.label: load(run.path) for run in runs}
@@ -88,7 +88,7 @@ def run_demo(out: Path, *, everything: bool, steps: int, seed: int, quiet: bool)
         "runs": {run.label: str(run.path) for run in runs},
     }
     (out / MARK).write_text(json.dumps(told, indent=1), encoding="utf-8")
-    _print(console, "")
+    tell(console, "")
     console.print(compare.table(rows))
     show_samples(console, logs)
     _say_where(console, {run.label: run for run in runs}, page)
@@ -101,20 +101,29 @@ def make_room(out: Path) -> None:
     Raises:
         UsageError: `out` is not empty and no demo made it.
     """
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / MARK).exists())):
+    runs = [run.path.name for run in plan(out, LEASHES | MORE, steps=1, seed=0)]
+    claim(out, MARK, [*runs, PAGE])
+    write_prompts(out)
+
+
+def claim(out: Path, mark: str, made: Sequence[str]) -> None:
+    """Marks `out` as a demo's own, and takes away what an earlier one made there: `made`, with what runs leave beside.
+
+    Raises:
+        UsageError: `out` is not empty and has no such mark, or cannot be written.
+    """
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / mark).exists())):
         raise UsageError(f"{out} holds something that is not a demo; choose another place with --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        (out / MARK).write_text("{}", encoding="utf-8")
+        (out / mark).write_text("{}", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{out} cannot be written: {error.strerror}; choose another place with --out") from None
-    for run in plan(out, LEASHES | MORE, steps=1, seed=0):
-        if run.path.exists():
-            shutil.rmtree(run.path)
-        for file in (run.toml, run.console):
-            file.unlink(missing_ok=True)
-    (out / PAGE).unlink(missing_ok=True)
-    write_prompts(out)
+    for name in made:
+        for path in (out / name, out / f"{name}.toml", out / f"{name}.txt"):
+            if path.is_dir():
+                shutil.rmtree(path)
+            path.unlink(missing_ok=True)
 
 
 def write_prompts(out: Path) -> Path:
@@ -182,20 +191,20 @@ def show_samples(console: Console, logs: Mapping[str, Log]) -> None:
     ends = {label: [s for s in log.samples if s.step == log.steps[-1].step] for label, log in logs.items()}
     shared = list(dict.fromkeys(str(sample.prompt) for sample in next(iter(ends.values()))))
     width = max(map(len, ends))
-    _print(console, "\nThe same prompts at the end of each run, the first sample of each:")
+    tell(console, "\nThe same prompts at the end of each run, the first sample of each:")
     for prompt in shared[:SAMPLES_SHOWN]:
-        _print(console, f"\n  {printable(prompt)} …", style="bold")
+        tell(console, f"\n  {printable(prompt)} …", style="bold")
         for label, samples in ends.items():
             first = next((sample for sample in samples if sample.prompt == prompt), None)
             said = "–" if first is None else shorten(printable(first.completion), 150)
-            _print(console, f"    {label:<{width}} {said}")
+            tell(console, f"    {label:<{width}} {said}")
 
 
 def _say_where(console: Console, runs: Mapping[str, Planned], page: Path) -> None:
     held = runs[HELD]
     best = held.path / "best"
     model = best if best.exists() else Run(held.path).checkpoints[-1].path
-    _print(
+    said(
         console,
         f"\nreport  {page}\n"
         f"model   {model}\n"
@@ -205,5 +214,5 @@ def _say_where(console: Console, runs: Mapping[str, Planned], page: Path) -> Non
     )
 
 
-def _print(console: Console, text: str, style: str = "") -> None:
+def tell(console: Console, text: str, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Several runs at once, each `kleash train` in a process of its own with one thread."""
+"""Several runs at once, each `kleash train` (or another verb) in a process of its own with one thread."""
 
 import os
 import subprocess
@@ -25,10 +25,11 @@ GRACE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A run to do: its name for people and its config as plain values (`out` is its directory)."""
+    """A run to do: its name for people, its config as plain values (`out` is its directory), and the verb it is for."""
 
     label: str
     config: Mapping[str, Any]
+    verb: str = "train"
 
     @property
     def path(self) -> Path:
@@ -94,7 +95,7 @@ class _Going:
 
 
 def command(run: Planned) -> list[str]:
-    return [sys.executable, "-m", "kleash.cli", "train", str(run.toml)]
+    return [sys.executable, "-m", "kleash.cli", run.verb, str(run.toml)]
 
 
 def _begin(run: Planned, header: str) -> subprocess.Popen[bytes]:

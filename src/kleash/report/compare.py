@@ -1,7 +1,7 @@
 """Runs side by side: one table for the terminal, one page with their curves laid over each other."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.table import Table
@@ -26,6 +26,7 @@ class Row:
 
     run: str
     reward: float | None = None
+    gold: float | None = None
     kl: float | None = None
     fluency: float | None = None
     distinct_2: float | None = None
@@ -37,6 +38,7 @@ class Row:
 COLUMNS = {
     "run": ("run", "s"),
     "reward": ("reward", ".3f"),
+    "gold": ("gold", ".3f"),
     "kl": ("KL nats/sequence", ".2f"),
     "fluency": ("fluency", ".2f"),
     "distinct_2": ("distinct-2", ".2f"),
@@ -57,6 +59,11 @@ def row(label: str, run_dir: Path, *, fluency: float | None = None) -> Row:
         seq_rep_4=mean(step.seq_rep_4 for step in steps),
         bits_per_byte=mean(step.bits_per_byte for step in steps),
     )
+
+
+def with_gold(found: Row, gold: float | None) -> Row:
+    """The same with the mean of a reward that the policy was not paid by."""
+    return replace(found, gold=gold)
 
 
 def sequence_kl(step: Step) -> float | None:
@@ -90,6 +97,7 @@ def compare(
     *,
     rows: Sequence[Row] | None = None,
     curves: Mapping[str, Curve] | None = None,
+    first: Sequence[Group] = (),
     title: str = "Runs side by side",
 ) -> Path:
     """Writes a page with the runs' table, curves and samples, and returns its path.
@@ -99,6 +107,7 @@ def compare(
         out: the file to write, for example `compare.html`.
         rows: the table, where it should not be `row(label, run_dir)` of each run.
         curves: further charts by title, as label → step → value (for example {"Fluency": …}).
+        first: sections of charts before the others.
         title: of the page.
 
     Raises:
@@ -115,7 +124,7 @@ def compare(
         headings=headings,
         rows=texts,
         note="Means over the last tenth of the steps, where a figure was not given from outside.",
-        groups=groups(logs, curves or {}),
+        groups=[*first, *groups(logs, curves or {})],
         samples=samples.across({label: log.samples for label, log in logs.items()}),
     )
 
