@@ -43,6 +43,7 @@ def settings(directory: Path, **changes: Any) -> SFTConfig:
         "model": {"policy": str(model)},
         "data": {"texts": str(directory / "texts.jsonl"), "held_out": str(directory / "held.jsonl")},
         "train": {"epochs": 3, "batch_size": 4, "learning_rate": 1e-2, "checkpoint_every": 3, "warmup_updates": 1},
+        "kl": {"prompts": 3, "max_new_tokens": 6},
     }
     for name, value in changes.items():
         node, *keys = tree, *name.split("__")
@@ -94,6 +95,7 @@ def test_the_held_out_loss_is_that_of_the_rows(tmp_path):
     assert judged is not None
     assert abs(judged.event.loss - truth) < FP32 * truth
     assert judged.event.kl_text == 0.0
+    assert judged.event.kl_ref.value == 0.0
     assert judged.merit == -judged.event.loss
 
 
@@ -247,6 +249,8 @@ def test_other_texts_are_refused_on_resume(tmp_path):
         ({"data__max_tokens": 2}, "nothing of its answer is left"),
         ({"data__texts": "nowhere.jsonl"}, "data.texts"),
         ({"data__system": " "}, "data.system is empty"),
+        ({"kl__prompts": -1}, "kl.prompts must be"),
+        ({"kl__max_new_tokens": 64}, "no held-out prompt leaves"),
         ({"train__decay": "sine"}, "train.decay"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

@@ -30,7 +30,11 @@ TURNS: dict[type, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         "template": ({"data__template": {"short": True}}, CHAT),
         "max_tokens": ({"data__max_tokens": 4}, {}),
     },
-    SFTKL: {"measure": ({"kl__measure": False}, {})},
+    SFTKL: {
+        "measure": ({"kl__measure": False}, {}),
+        "prompts": ({"kl__prompts": 1}, {}),
+        "max_new_tokens": ({"kl__max_new_tokens": 3}, {}),
+    },
     OfflineTrain: {
         "epochs": ({"train__steps": None, "train__epochs": 1}, {}),
         "steps": ({"train__steps": 5}, {}),

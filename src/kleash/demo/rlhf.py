@@ -93,7 +93,7 @@ def run_rlhf(out: Path, *, steps: int, seed: int, quiet: bool) -> dict[str, Any]
     (out / MARK).write_text(json.dumps(told, indent=1), encoding="utf-8")
     tell(console, "")
     console.print(compare.table(rows))
-    said(
+    tell(
         console, f"\nreport  {page}\nmodel   {runs[-1].path}/best\nstages  {out}/1-sft, 3-reward, … each with its .toml"
     )
     return told
@@ -173,7 +173,7 @@ def _train(console: Console, runs: Sequence[Planned], steps: int) -> None:
     def heard(run: Planned, step: Step) -> None:
         if step.step % every == 0:
             true = step.scores.get(GOLD)
-            said(
+            tell(
                 console,
                 f"{run.label:<{width}}  {plain_line(step, steps)}  gold {'–' if true is None else f'{true:.3f}'}",
             )

@@ -204,7 +204,7 @@ def _say_where(console: Console, runs: Mapping[str, Planned], page: Path) -> Non
     held = runs[HELD]
     best = held.path / "best"
     model = best if best.exists() else Run(held.path).checkpoints[-1].path
-    said(
+    tell(
         console,
         f"\nreport  {page}\n"
         f"model   {model}\n"

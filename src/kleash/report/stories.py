@@ -80,6 +80,13 @@ TEXT = Story(
                     zero=True,
                     note="On given text, not on the policy's own words.",
                 ),
+                Panel(
+                    title="KL to the reference on its own words",
+                    unit="nats/sequence",
+                    fields={"exact KL(policy‖reference)": "kl_ref"},
+                    held_out=True,
+                    zero=True,
+                ),
                 Panel(title="Entropy", unit="nats/token", fields={"entropy": "entropy"}, zero=True),
                 Panel(title="Padding", unit="share of positions", fields={"padding": "padding"}, zero=True),
             ),
@@ -90,6 +97,7 @@ TEXT = Story(
         tile("Loss, nats/token", steps, "loss"),
         tile("Held-out loss, nats/token", evaluations, "loss"),
         tile("KL on the held-out text, nats/token", evaluations, "kl_text", ".4f"),
+        tile("KL on its own words, nats/sequence", evaluations, "kl_ref", ".2f"),
     ],
 )
 

@@ -30,6 +30,8 @@ class TextEvaluation:
 
     loss: mean −log π over their counted tokens, nats per token; kl_text: mean exact KL(policy‖reference) there, which
     is a KL on given text and not on the policy's own. Errors are standard errors, clustered by row.
+    kl_ref, kl_ref_token, kl_origin, kl_origin_token: exact KLs on the policy's own words after the first held-out
+    prompts, with the same noise each time; length, truncated, entropy: of these words.
     rows: sha256 of the held-out rows.
     """
 
@@ -40,6 +42,13 @@ class TextEvaluation:
     loss_error: float | None = None
     kl_text: float | None = None
     kl_text_error: float | None = None
+    kl_ref: Reading | None = None
+    kl_ref_token: Reading | None = None
+    kl_origin: Reading | None = None
+    kl_origin_token: Reading | None = None
+    length: float | None = None
+    truncated: float | None = None
+    entropy: float | None = None
     rows: str | None = None
     seconds: float | None = None
 

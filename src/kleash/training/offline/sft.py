@@ -18,6 +18,7 @@ from kleash.runlog.offline import TextEvaluation, TextStep
 from kleash.tensors import Rollout
 from kleash.training.data import indices
 from kleash.training.offline.job import Judged, Taught, Tensors
+from kleash.training.offline.own_words import OwnWords
 from kleash.training.passes import ByPlan
 
 #: Share of padding that rows may make together before the next ones go through the model apart from them.
@@ -33,7 +34,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supervised:
-    """The objective. reference: what the KL of an evaluation is measured from; None: it is not measured."""
+    """The objective. reference: what the KL of an evaluation is measured from; words: on which of the policy's own."""
 
     policy: Policy
     rows: Sequence[Row]
@@ -42,6 +43,7 @@ class Supervised:
     pad_id: int
     held_out: Held | None = None
     reference: Reference | None = None
+    words: OwnWords | None = None
 
     record = TextStep
 
@@ -93,6 +95,7 @@ class Supervised:
         losses, kls = by_plan(partial(self._seen, rollout))
         counted, each = rollout.mask.sum(1).double().cpu(), torch.arange(len(losses))
         loss, error = clustered_ratio(losses, counted, each)
+        heard = None if self.words is None else self.words.measure(step, by_plan)
         kl, kl_error = (None, None) if kls is None else clustered_ratio(kls, counted, each)
         event = TextEvaluation(
             step=step,
@@ -103,9 +106,10 @@ class Supervised:
             n_rows=len(losses),
             n_tokens=int(counted.sum()),
             rows=self.held_out.digest,
+            **({} if heard is None else heard.figures()),
             seconds=round(time.perf_counter() - began, 4),
         )
-        return Judged(event, own, -loss)
+        return Judged(event, own, -loss, said=() if heard is None else heard.samples)
 
     @torch.no_grad()
     def _seen(self, rollout: Rollout, plan: Plan) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -122,8 +126,9 @@ class Supervised:
     def line(self, record: Any) -> list[str]:
         if isinstance(record, TextEvaluation):
             error = "" if record.loss_error is None else f"±{record.loss_error:.4f}"
-            kl = "" if record.kl_text is None else f"KL on their text {record.kl_text:.4f} nats/token"
-            return [f"held out: loss {record.loss:.4f}{error} nats/token", *([kl] if kl else [])]
+            found = [f"held out: loss {record.loss:.4f}{error} nats/token"]
+            found += [] if record.kl_text is None else [f"KL on their text {record.kl_text:.4f} nats/token"]
+            return found + ([] if record.kl_ref is None else [f"on own words {record.kl_ref.value:.2f} nats/sequence"])
         return [
             f"loss {record.loss:.4f} nats/token",
             f"entropy {record.entropy:.2f}",

@@ -41,11 +41,21 @@ class SFTData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SFTKL:
-    """[kl]: measure: at each evaluation, the exact KL(policy‖reference) on the held-out rows' text."""
+    """[kl]: how far the policy has gone from the reference, measured at each evaluation; nothing is charged for it.
+
+    measure: whether it is. prompts: of the held-out rows, after which the policy writes its own words; 0: their KL on
+    the held-out text alone. max_new_tokens: of these words.
+    """
 
     __pydantic_config__ = STRICT
 
     measure: bool = True
+    prompts: int = 32
+    max_new_tokens: int = 64
+
+    def __post_init__(self) -> None:
+        if self.prompts < 0 or self.max_new_tokens < 1:
+            raise UsageError("kl.prompts must be at least 0, and kl.max_new_tokens at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

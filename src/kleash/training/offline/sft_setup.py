@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kleash.errors import UsageError
+from kleash.models.frozen import Reference
 from kleash.models.load import Loaded, load
-from kleash.models.plan import Work
+from kleash.models.plan import Plan, Work
 from kleash.models.reference import build_reference
 from kleash.models.rows import Reader, Row, answered_rows, conversation_rows, plain_rows
 from kleash.training.data import Prompts, conversations, digest
 from kleash.training.describe import trained_words
 from kleash.training.offline.job import OfflineJob
+from kleash.training.offline.own_words import OwnWords
 from kleash.training.offline.sft import Held, Supervised, fitting
 from kleash.training.offline.sft_config import SFTConfig, SFTData
 from kleash.training.planning import planned
@@ -60,6 +62,7 @@ def build_sft(
             pad_id=loaded.ends.pad_id,
             held_out=None if held is None else Held(held.rows, held.fingerprint["content"]),
             reference=reference,
+            words=_own_words(config, loaded, reference, held),
         ),
         optimizer=train.optimizer(loaded.policy.trainable(), rate),
         learning_rate=rate,
@@ -69,13 +72,51 @@ def build_sft(
         fingerprints={"texts": rows.fingerprint}
         | ({} if held is None else {"held_out": held.fingerprint})
         | ({} if reference is None else {"reference": reference.fingerprint}),
-        described=(
-            trained_words(loaded, model),
-            f"texts      {rows}",
-            f"held out   {held or 'nothing, so that what comes out is the last checkpoint'}",
-            f"steps      {steps} × {n} rows, learning rate {rate:g} ({train.decay})",
-            f"memory     {plan}",
-        ),
+        described=_described(config, loaded, rows, held, (steps, rate, plan)),
+    )
+
+
+def _own_words(config: SFTConfig, loaded: Loaded, reference: Reference | None, held: "Read | None") -> OwnWords | None:
+    """After the first held-out prompts that leave room for them: all of a row before its first counted token.
+
+    Raises:
+        UsageError: none of them does.
+    """
+    if reference is None or held is None or config.kl.prompts == 0:
+        return None
+    length = config.kl.max_new_tokens
+    prompts = [row.ids[: row.counts.index(True)] for row in held.rows[: config.kl.prompts]]
+    prompts = [ids for ids in prompts if len(ids) + length <= loaded.context]
+    if not prompts:
+        raise UsageError(
+            f"kl.max_new_tokens = {length}: no held-out prompt leaves the model's context of {loaded.context} so much "
+            "room; lower it, or set kl.prompts = 0"
+        )
+    return OwnWords(
+        policy=loaded.policy,
+        reference=reference,
+        tokenizer=loaded.tokenizer,
+        ends=loaded.ends,
+        prompts=[loaded.tokenizer.decode(ids) for ids in prompts],
+        ids=prompts,
+        samples=1,
+        length=length,
+        seed=config.train.seed,
+        rows=config.train.batch_size,
+        group_size=1,
+    )
+
+
+def _described(
+    config: SFTConfig, loaded: Loaded, rows: "Read", held: "Read | None", work: tuple[int, float, Plan]
+) -> tuple[str, ...]:
+    steps, rate, plan = work
+    return (
+        trained_words(loaded, config.model),
+        f"texts      {rows}",
+        f"held out   {held or 'nothing, so that what comes out is the last checkpoint'}",
+        f"steps      {steps} × {config.train.batch_size} rows, learning rate {rate:g} ({config.train.decay})",
+        f"memory     {plan}",
     )
 
 
