@@ -22,7 +22,7 @@ from benchmarks.runs import processor, table
 from kleash.records import Step
 from kleash.report.log import Log, load, mean, prompt_text
 from kleash.runlog import Sample
-from kleash.training.config import Config, resolved
+from kleash.training.config import Config, resolved, with_critic
 from kleash.training.run import Run
 from kleash.training.toml import dump_config, load_config
 
@@ -91,7 +91,7 @@ def done(case: Case, out: Path) -> bool:
         return False
     start, config = load(out / case.name).start, case.config(out)
     assert config.train.learning_rate is not None, "the recipes give theirs"
-    asked = dump_config(resolved(config, learning_rate=config.train.learning_rate))
+    asked = dump_config(resolved(with_critic(config), learning_rate=config.train.learning_rate))
     return start is not None and start.config == asked
 
 

@@ -121,7 +121,7 @@ def test_toml_snippets_are_configs(page: Path) -> None:
         parse((MINIMAL if verb == "train" else {}) | tomllib.loads(text), CONFIGS[verb])
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").rglob("*.toml")), ids=lambda path: path.name)
 def test_recipes_are_configs(path: Path) -> None:
     load(path, [], CONFIGS[verb_of(path.read_text())])
     for named in tomllib.loads(path.read_text())["data"].values():
