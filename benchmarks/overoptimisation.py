@@ -18,9 +18,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gold import gold
 from benchmarks.runs import done, machine, planned, table, train_missing
 
+from kleash.demo.gold import gold
 from kleash.demo.grammar import PROMPTS
 from kleash.demo.side_by_side import Planned
 from kleash.report.log import Log, load
@@ -43,7 +43,7 @@ Made by `python -m benchmarks.overoptimisation > docs/runs/overoptimisation.md`;
 
 {machine}
 
-The gold reward (`benchmarks/gold.py`) is the share of sentences that parse under the grammar of the tiny model's
+The gold reward (`kleash.demo.gold`) is the share of sentences that parse under the grammar of the tiny model's
 corpus, times (1 + VADER compound) / 2: from 0 to 1. Pairs are two samples of `kleash:tiny` at one prompt; which one is
 chosen is drawn with probability σ({sharp:g} · difference of gold). A reward model starts from `kleash:tiny` with a
 fresh head and is trained on 500, 2,000 or 8,000 pairs (3 epochs, batches of 32, 5e-4, the checkpoint with the lowest
@@ -77,7 +77,7 @@ class Cell:
     def run(self) -> Planned:
         rewards: list[dict[str, Any]] = [
             {"use": f"model:{self.reward_model.path / 'best'}", "name": "proxy"},
-            {"use": "benchmarks.gold:gold", "name": "gold", "weight": 0.0},
+            {"use": "kleash.demo.gold:gold", "name": "gold", "weight": 0.0},
         ]
         out = OUT / self.label.replace(" ", "-")
         return planned(out, self.label, steps=STEPS, seed=self.seed, rewards=rewards, kl={"beta": 0.0})

@@ -234,8 +234,7 @@ def demo(
         if road:
             told = run_rlhf(out or Path("runs/rlhf"), steps=steps, seed=seed, quiet=as_json)
         else:
-            where = out or Path("runs/demo")
-            told = run_demo(where, everything=everything, steps=steps, seed=seed, quiet=as_json)
+            told = run_demo(out or Path("runs/demo"), everything=everything, steps=steps, seed=seed, quiet=as_json)
     except KeyboardInterrupt as stop:
         raise typer.Exit(stopped_code(stop)) from None
     if as_json:
