@@ -28,6 +28,8 @@ LEAST_PER_DOMAIN = 26
 OPENING_SHARE = 0.03
 #: No two prompts share more of their four-word runs (Jaccard).
 NEAR_DUPLICATE = 0.15
+#: A title with a word that would otherwise date its text.
+FILM = '"Edge of Tomorrow"'
 #: Below so many characters a sentence is a phrase that anybody says ("Right!", "Yes.").
 SENTENCE = 8
 #: What a finished text may end with; answers in a prescribed form end as the form wants.
@@ -122,7 +124,7 @@ def test_lengths_vary() -> None:
 
 def test_nothing_is_bound_to_a_time_or_to_a_person() -> None:
     for row in builtin_set():
-        both = prompt_text(row) + "\n" + row.reference
+        both = (prompt_text(row) + "\n" + row.reference).replace(FILM, "")
         assert not re.search(r"\b(today|tomorrow|yesterday|currently|nowadays|this year|last year)\b", both, re.I), (
             row.id
         )
