@@ -62,9 +62,9 @@ def test_points_are_means_with_clustered_errors():
     seen = [Seen(float(kl), float(value), str(c)) for kl, value, c in drawn]
     points = binned(seen)
     assert len(points) == 8
-    assert sum(point.count for point in points) == 210
+    assert sum(point.size for point in points) == 210
     ordered = sorted(seen, key=lambda one: one.kl)
-    first = ordered[: points[0].count]
+    first = ordered[: points[0].size]
     value, error = clustered_ratio(
         torch.tensor([s.value for s in first], dtype=torch.float64),
         torch.ones(len(first)).double(),

@@ -49,7 +49,7 @@ def test_calibration_equals_a_slow_loop(differences):
     assert found.nll == pytest.approx(nll / len(differences), rel=LOOP)
     assert found.brier == pytest.approx(brier / len(differences), rel=LOOP)
     assert found.error == pytest.approx(error, rel=LOOP, abs=EXACT)
-    assert [b.count for b in found.bins] == [len(bins[i]) for i in sorted(bins)]
+    assert [b.pairs for b in found.bins] == [len(bins[i]) for i in sorted(bins)]
 
 
 def test_one_that_knows_and_one_that_boasts():

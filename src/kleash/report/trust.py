@@ -33,7 +33,7 @@ class Point(NamedTuple):
     kl: float
     value: float
     error: float | None
-    count: int
+    size: int
 
 
 def agreement(samples: Sequence[Sample], watched: str) -> list[Seen]:
@@ -154,7 +154,7 @@ def _chart(
         zero=zero,
         path=True,
         x_label="KL of the sample, nats",
-        note=f"{note} Bins of about {longest[0].count} from samples.jsonl; band: 95 %, clustered by prompt.",
+        note=f"{note} Bins of about {longest[0].size} from samples.jsonl; band: 95 %, clustered by prompt.",
     )
 
 

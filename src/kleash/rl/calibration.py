@@ -25,7 +25,7 @@ class Interval(NamedTuple):
 class Bin(NamedTuple):
     """Pairs of similar confidence: how many, how sure the model was on average, how often it was right."""
 
-    count: int
+    pairs: int
     confidence: float
     accuracy: float
 
@@ -79,7 +79,7 @@ def calibration(ahead: Float[Tensor, " N"], bins: int = BINS) -> Calibration:
         accuracy=wilson(float(right.sum()), len(ahead)),
         nll=float(-logsigmoid(ahead).mean()),
         brier=float((1 - torch.sigmoid(ahead)).square().mean()),
-        error=sum(b.count * abs(b.accuracy - b.confidence) for b in found) / len(ahead),
+        error=sum(b.pairs * abs(b.accuracy - b.confidence) for b in found) / len(ahead),
         bins=found,
     )
 
