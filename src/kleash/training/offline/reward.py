@@ -105,7 +105,7 @@ class Preferring:
             n_pairs=len(scores),
             brier=found.brier,
             calibration_error=found.error,
-            bins=[(one.count, one.confidence, one.accuracy) for one in found.bins],
+            bins=[(one.pairs, one.confidence, one.accuracy) for one in found.bins],
             margin=float((scores[:, 0] - scores[:, 1]).mean()),
             score=float(scores.mean()),
             score_std=float(scores.std(correction=0)),
