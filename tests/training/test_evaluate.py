@@ -175,7 +175,7 @@ def test_resumed_equals_uninterrupted(tmp_path, monkeypatch, where):
         return kept(*args)
 
     monkeypatch.setattr(online, where, die)
-    monkeypatch.setattr(online, "_end_badly", lambda *args: None)
+    monkeypatch.setattr(online, "end_badly", lambda *args: None)
     with pytest.raises(KilledError):
         start(config)
     monkeypatch.undo()
