@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
 .PHONY: help demo test check lint docs clean tiny tiny-report zoo \
-	bench bench-demo bench-trl
+	bench bench-demo bench-trl bench-judge
 
 help:
 	@echo "make demo         the leash seen: the tiny model trained without it and with it"
@@ -78,5 +78,14 @@ bench-trl: $(VENV)-bench/.run
 bench-preference-losses: $(VENV)-bench/.run
 	$(VENV)-bench/bin/python -m benchmarks.preference_losses
 
+# The server that a judge is asked behind.
+$(VENV)-serve/.run: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-serve
+	$(VENV)-serve/bin/python -m pip install --quiet -c constraints.txt -e . 'transformers[serving]'
+	touch $@
+
+bench-judge: $(VENV)-serve/.run
+	$(VENV)-serve/bin/python -m benchmarks.judge
+
 clean:
-	rm -rf $(VENV) $(VENV)-bench build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-serve build dist .pytest_cache .ruff_cache .hypothesis

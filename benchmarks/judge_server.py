@@ -170,7 +170,7 @@ def killed(folder: Path, port: int) -> dict[str, int]:
     pairs, cache = folder / "pairs.jsonl", folder / f"judge-{time.time_ns()}.sqlite"
     rows = [{"prompt": PROMPT, "a": a, "b": b} for a, b in notes()[:LABELLED]]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    told = {"questions": 2 * LABELLED}
+    told = {"questions": 2 * len(rows)}
     with serving(port) as (process, url):
 
         def ends(done: int, total: int) -> None:
