@@ -57,7 +57,8 @@ def effect() -> tuple[str, list[str]]:
         "tokens, a target of 4 nats/sequence. The judge (`benchmarks/planted_judges.py`) prefers the answer with fewer "
         "words, that with more, or one by a coin that always falls the same way for the same text. A sample's score is "
         "the mean probability of beating the others of its prompt, both orders asked. A KL charge alone may change "
-        "lengths too, which is what the coin is for.\n\n"
+        "lengths too, which is what the coin is for. The first beta is 0.05, and a target holds only once the "
+        f"controller has found its beta: where the KL stands above 4, {STEPS} steps were too few for that.\n\n"
     )
     if missing:
         return f"{text}**Not done yet: {', '.join(missing)}.**\n", missing
