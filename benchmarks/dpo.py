@@ -236,7 +236,7 @@ def target_rows(target: float, epochs: int) -> list[list[str]]:
                     settings={"train.epochs": epochs, "train.decay": "constant", "train.learning_rate": 1e-3,
                               "train.evaluate_every": 5, "kl.samples": 4, "train.seed": seed, **changed},
                 )  # fmt: skip
-            events: list[Any] = run.evaluations
+                events: list[Any] = run.evaluations
             late = events[len(events) // 2 :]
             kls = [event.kl_ref.value for event in late]
             rows.append([name, str(seed), f"{statistics.fmean(kls):.2f}", f"{min(kls):.2f} … {max(kls):.2f}",

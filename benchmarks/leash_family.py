@@ -35,6 +35,7 @@ CASES = (
     Case(section=FULL, algorithm="ppo", penalty="in_reward k1", settings=GROUPS),
     Case(section=FULL, algorithm="gspo"),
     Case(section=FULL, algorithm="cispo"),
+    Case(section=FULL, algorithm="reinforce++", penalty="in_reward k1"),
     Case(section=ADAPTED, algorithm="grpo", name="grpo, LoRA", **LORA),
     Case(section=ADAPTED, algorithm="ppo", name="ppo, LoRA", settings=GROUPS, **LORA),
 )
