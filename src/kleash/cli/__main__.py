@@ -1,0 +1,5 @@
+"""`python -m kleash.cli`."""
+
+from kleash.cli import main
+
+main()
