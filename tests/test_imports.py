@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "drift": LIBRARY,
     "drift.records": BASE,
     "drift.builtin": BASE,
+    "drift.table": BASE,
     "plug": LIBRARY | {"monitor", "drift"},
     "assets": set(),
     "demo": LIBRARY | {"training"},
@@ -60,6 +61,7 @@ LIGHT = {
     "training.progress",
     "drift.records",
     "drift.builtin",
+    "drift.table",
 }
 HEAVY = {"torch", "transformers", "peft", "safetensors", "datasets", "tokenizers", "gguf"}
 
@@ -143,6 +145,7 @@ def test_the_records_need_the_standard_library_only(name: str) -> None:
         "kleash.report",
         "kleash.drift.records",
         "kleash.drift.builtin",
+        "kleash.drift.table",
     ],
 )
 def test_importing_loads_no_torch(name: str) -> None:
