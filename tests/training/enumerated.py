@@ -238,6 +238,6 @@ def run_step(
         controller = replace(Constant().init(abs(setting.beta)), beta=setting.beta)
         state = Progressing(step=0, controller=controller, plan=plan)
         counter = TokenCounter(policy, *job.reference.policies)
-        online._take_step(job, state, sinks, counter)
+        online.take_step(job, state, sinks, counter)
         counter.close()
     return spy

@@ -91,7 +91,7 @@ def test_down_to_one_row_and_no_further(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Policy, "training_run", False, raising=False)
     monkeypatch.setattr(Policy, "forward", only_one)
-    taking = online._take_step
+    taking = online.take_step
 
     def counted(*args: Any) -> None:
         Policy.training_run = True  # pyright: ignore[reportAttributeAccessIssue]
@@ -100,7 +100,7 @@ def test_down_to_one_row_and_no_further(tmp_path, monkeypatch):
         finally:
             Policy.training_run = False  # pyright: ignore[reportAttributeAccessIssue]
 
-    monkeypatch.setattr(online, "_take_step", counted)
+    monkeypatch.setattr(online, "take_step", counted)
     same(whole, run(tmp_path, "short", train__steps=1))
     assert [text.split("from here on ")[1].split(" instead")[0] for text in told(tmp_path, "short")] == [
         "packed, 2 prompt groups at a time",

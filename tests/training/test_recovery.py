@@ -48,13 +48,13 @@ def config(tmp_path: Path, name: str = "run", **changes: Any) -> Any:
 def test_a_bad_batch_is_skipped_counted_and_kept(tmp_path, monkeypatch):
     broken_in(monkeypatch, lambda step, _: step == 1)
     weights: dict[int, Any] = {}
-    real = online._take_step
+    real = online.take_step
 
     def taken(job: Any, state: Any, *rest: Any) -> None:
         real(job, state, *rest)
         weights[state.step] = [p.detach().clone() for p in job.loaded.policy.parameters()]
 
-    monkeypatch.setattr(online, "_take_step", taken)
+    monkeypatch.setattr(online, "take_step", taken)
     run = start(config(tmp_path, train__steps=3))
     assert run.finished
     assert [s.updates_skipped for s in run.steps] == [0, 1, 0, None]
@@ -162,7 +162,7 @@ def test_a_policy_that_gives_no_numbers_goes_back_at_once(tmp_path, monkeypatch,
     """The weights themselves are broken, and saved so, before anything shows it: the sampler finds out."""
     (tmp_path / "env.py").write_text(LOOP)
     changes = {"data__rollout": f"{tmp_path / 'env.py'}:one"} if own else {}
-    real = online._take_step
+    real = online.take_step
     done = []
 
     def breaks(job: Any, state: Any, *rest: Any) -> None:
@@ -172,7 +172,7 @@ def test_a_policy_that_gives_no_numbers_goes_back_at_once(tmp_path, monkeypatch,
             with torch.no_grad():
                 job.loaded.policy.head().weight.fill_(NAN)
 
-    monkeypatch.setattr(online, "_take_step", breaks)
+    monkeypatch.setattr(online, "take_step", breaks)
     run = start(config(tmp_path, train__steps=6, **changes))
     assert run.finished
     (back,) = events(run.path, Rollback)

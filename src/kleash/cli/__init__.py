@@ -14,6 +14,7 @@ import typer
 import kleash
 from kleash.cli.demo import demo
 from kleash.cli.label import label
+from kleash.cli.new import new
 from kleash.cli.offline import dpo, reward, sft
 from kleash.cli.report import report
 from kleash.cli.train import train
@@ -27,7 +28,7 @@ app = typer.Typer(
 )
 
 #: In the order in which `--help` shows them.
-VERBS = (train, sft, label, dpo, reward, report, demo)
+VERBS = (new, train, sft, label, dpo, reward, report, demo)
 for _verb in VERBS:
     app.command()(_verb)
 

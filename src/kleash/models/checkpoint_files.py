@@ -23,7 +23,7 @@ def read_model(directory: Path, dtype: torch.dtype, trust_remote_code: bool) -> 
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    _check_config(directory, trust_remote_code)
+    check_config(directory, trust_remote_code)
     check_weights(directory)
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
@@ -56,7 +56,7 @@ def read_model(directory: Path, dtype: torch.dtype, trust_remote_code: bool) -> 
     return model
 
 
-def _check_config(directory: Path, trust_remote_code: bool) -> None:
+def check_config(directory: Path, trust_remote_code: bool) -> None:
     from transformers import CONFIG_MAPPING
 
     if not (directory / "config.json").is_file():

@@ -28,6 +28,7 @@ from kleash.training.progress import Progress
 from kleash.training.run import Run
 from kleash.training.setup import build_job
 from kleash.training.toml import parse_config, with_settings
+from kleash.training.trial import tried
 
 
 def train(
@@ -135,7 +136,7 @@ def start(
     for line in [*describe(job), *checked.lines()]:
         progress.notice(line)
     if check_only:
-        for row in table(job):
+        for row in [*table(job), *tried(job)]:
             progress.notice(row)
         return run
     with Writer(log) as events, Writer(run.path / "samples.jsonl") as samples, progress:

@@ -4,7 +4,7 @@
                  ▲                                                                      │
                  └─────────── state = controller.update(state, reading) ◀───────────────┘
 
-No stage reaches behind itself. Beta is read in one line, in `_take_step`.
+No stage reaches behind itself. Beta is read in one line, in `take_step`.
 """
 
 import time
@@ -90,7 +90,7 @@ def _go_on(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) ->
         if state.step == job.config.train.steps:
             _measure_only(job, state, sinks, counter)
             return _budget_spent(job, state, sinks) or "finished"
-        _take_step(job, state, sinks, counter)
+        take_step(job, state, sinks, counter)
         _evaluate(job, state, sinks, counter)
         _move_reference(job, state, sinks)
         row = state.recovery.in_a_row
@@ -113,7 +113,7 @@ def _budget_spent(job: Job, state: Progressing, sinks: Sinks) -> str | None:
     return "budget" if said else None
 
 
-def _take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> None:
+def take_step(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) -> None:
     clock, settings, began = Clock(counter), job.config, time.perf_counter()
     by_plan = Careful(job, state, sinks)
     collected, batch = collect(job, state, clock, by_plan)
