@@ -20,6 +20,8 @@ Column = NDArray[np.float64]
 COLUMNS: dict[str, str] = {
     "kl_ref": "KL of policy and reference, nats per token",
     "kl_ref_sequence": "the same, nats per sequence",
+    "kl_ref/": "further measurements of it by their key, in the tag's unit; so for kl_old/ and kl_sampler/",
+    "kl_origin": "KL of policy and the first reference, where the reference moves, nats per token",
     "kl_old": "size of an update: old policy against new, nats per token",
     "kl_sampler": "mismatch of sampler and trainer, nats per token",
     "kl_kto": "KTO's batch baseline, nats per sequence",

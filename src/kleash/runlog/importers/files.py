@@ -1,0 +1,51 @@
+"""Reading text that may be huge, torn, still growing, or no text at all: in pieces, with bounded memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from kleash.errors import RunError
+
+#: No log's line is longer; what is, is no log. (A line may hold a step's samples.)
+LONGEST_LINE = 64_000_000
+PIECE = 1 << 20
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Opens for reading.
+
+    Raises:
+        RunError: it is not there, or not ours to read.
+    """
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
+    """(number from 1, line without its end, whether it has an end), so that a torn last line is seen.
+
+    Raises:
+        RunError: the file cannot be read or has a line that no log has.
+    """
+    with open_log(path) as file:
+        number = 0
+        while line := file.readline(LONGEST_LINE):
+            number += 1
+            ended = line.endswith(b"\n")
+            if not ended and len(line) >= LONGEST_LINE:
+                raise RunError(f"{path}, line {number}, is longer than {LONGEST_LINE // 1_000_000} MB: this is no log")
+            yield number, line.rstrip(b"\r\n"), ended
+
+
+def looks_binary(path: Path) -> bool:
+    """By its first bytes: text has no NUL and is UTF-8."""
+    with open_log(path) as file:
+        start = file.read(4096)
+    try:
+        start.decode()
+    except UnicodeDecodeError as error:
+        if error.start < len(start) - 4:
+            return True
+    return b"\0" in start

@@ -1,0 +1,82 @@
+"""`trainer_state.json` of transformers, read in pieces: a torn or huge one gives the rows that are whole."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kleash.errors import RunError
+from kleash.runlog.importers.files import PIECE, open_log
+
+_DECODER = json.JSONDecoder()
+#: What stands before the rows is a few settings; a row is some kilobytes.
+MOST_HEAD, MOST_ROW = 16_000_000, 16_000_000
+
+
+class TrainerState:
+    """`rows()` goes through log_history; afterwards `settings` has the other fields, `torn` whether the end is missing.
+
+    Raises:
+        RunError: not a trainer_state.json.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.settings, self.torn = path, dict[str, Any](), False
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        with open_log(self.path) as file:
+            pieces = iter(lambda: file.read(PIECE).decode("utf-8", errors="replace"), "")
+            buffer = self._head(pieces)
+            while True:
+                buffer = buffer.lstrip(" \t\r\n,")
+                if not buffer or buffer[0] != "]":
+                    row, buffer = self._row(buffer, pieces)
+                    if row is None:
+                        return
+                    yield row
+                    continue
+                self._settings('{"": 0' + buffer[1:] + "".join(pieces))
+                return
+
+    def _head(self, pieces: Iterator[str]) -> str:
+        """Reads up to the first row."""
+        buffer, name = "", '"log_history"'
+        for piece in pieces:
+            buffer += piece
+            at = buffer.find(name)
+            opened = buffer.find("[", at) if at >= 0 else -1
+            if opened >= 0:
+                if buffer[at + len(name) : opened].strip() != ":":
+                    break
+                self._settings(buffer[:at].rstrip().rstrip(",") + "}")
+                return buffer[opened + 1 :]
+            if len(buffer) > MOST_HEAD:
+                break
+        what = "is empty" if not buffer.strip() else "has no list `log_history`: this is no trainer_state.json, or torn"
+        raise RunError(f"{self.path} {what}")
+
+    def _row(self, buffer: str, pieces: Iterator[str]) -> tuple[dict[str, Any] | None, str]:
+        while True:
+            try:
+                row, end = _DECODER.raw_decode(buffer)
+            except ValueError:
+                piece = next(pieces, "")
+                if not piece:
+                    self.torn = True
+                    return None, ""
+                buffer += piece
+                if len(buffer) > MOST_ROW + PIECE:
+                    raise RunError(f"{self.path} has a damaged row in `log_history`") from None
+                continue
+            if not isinstance(row, dict):
+                raise RunError(f"{self.path}: `log_history` has a row that is no object")
+            return row, buffer[end:]
+
+    def _settings(self, text: str) -> None:
+        try:
+            found = json.loads(text)
+        except ValueError:
+            self.torn = True
+            return
+        if isinstance(found, dict):
+            self.settings |= found
