@@ -9,12 +9,13 @@ CODE := src tests tools benchmarks examples
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test check lint docs clean tiny tiny-report zoo \
+.PHONY: help demo test browser check lint docs clean tiny tiny-report zoo \
 	bench bench-demo bench-trl bench-judge
 
 help:
 	@echo "make demo         the leash seen: the tiny model trained without it and with it"
 	@echo "make test         the whole test suite"
+	@echo "make browser      the pages in headless Chromium (from the system's packages if it is missing)"
 	@echo "make check        lint, types, import direction and the fast tests"
 	@echo "make docs         write docs/metrics.md and docs/equations.md again"
 	@echo "make tiny         train the embedded tiny model again; make tiny-report judges it"
@@ -36,6 +37,12 @@ demo: $(VENV)/.run
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS)
+
+browser: $(VENV)/.dev
+	@command -v chromium-headless-shell chromium chromium-browser google-chrome >/dev/null || \
+		{ apt-get update -qq && apt-get install -qqy --no-install-recommends chromium-headless-shell; } || \
+		{ echo "no Chromium here, and none to be had: install one, or name it in KLEASH_CHROMIUM"; exit 2; }
+	$(BIN)/python -m pytest tests/browser
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check $(CODE)

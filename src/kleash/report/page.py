@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from kleash import __version__
 from kleash.errors import RunError
+from kleash.report import forest
 from kleash.report.charts import hover, svg
 
 
@@ -31,6 +32,7 @@ def environment() -> Environment:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     env.globals |= {
         "svg": svg,
+        "forest_svg": forest.svg,
         "hover": hover,
         "version": __version__,
         "script": Markup(script),
