@@ -16,3 +16,5 @@ BF16 = 2e-3
 PRINTED = 5e-4
 #: memory against the ledger's figures: a plan counts on 0.8 of what there is, which leaves a quarter of the figure.
 LEDGER = 0.25
+#: log-probs of a small model whose weights are stored in half precision, against the same in fp32.
+HALF_LOGPROB = 0.05

@@ -13,6 +13,7 @@ import typer
 
 import kleash
 from kleash.cli.demo import demo
+from kleash.cli.export import export
 from kleash.cli.label import label
 from kleash.cli.new import new
 from kleash.cli.offline import dpo, reward, sft
@@ -28,7 +29,7 @@ app = typer.Typer(
 )
 
 #: In the order in which `--help` shows them.
-VERBS = (new, train, sft, label, dpo, reward, report, demo)
+VERBS = (new, train, sft, label, dpo, reward, report, export, demo)
 for _verb in VERBS:
     app.command()(_verb)
 
