@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "drift.records": BASE,
     "drift.builtin": BASE,
     "drift.table": BASE,
+    "drift.style": BASE,
     "plug": LIBRARY | {"monitor", "drift"},
     "assets": set(),
     "demo": LIBRARY | {"training"},
@@ -62,6 +63,7 @@ LIGHT = {
     "drift.records",
     "drift.builtin",
     "drift.table",
+    "drift.style",
 }
 HEAVY = {"torch", "transformers", "peft", "safetensors", "datasets", "tokenizers", "gguf"}
 
