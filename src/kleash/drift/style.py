@@ -51,8 +51,8 @@ _FENCE = re.compile(r"^\s*(?:```|~~~)")
 #: Words that English prose cannot do without: few of them means lists, praise in a row, or no English.
 FUNCTION_WORDS = frozenset(
     words(
-        "a an the and or but if of to in on at by for with from as that this it is are was were be been has have had not "
-        "no you your i my we our they their he she his her its do does did can will would there which who"
+        "a an the and or but if of to in on at by for with from as that this it is are was were be been has have had "
+        "not no you your i my we our they their he she his her its do does did can will would there which who"
     )
 )
 
