@@ -132,7 +132,7 @@ STYLE = r.Style(
 
 def side(name: str, **changes: Any) -> r.Side:
     fields: dict[str, Any] = {
-        "kind": "checkpoint",
+        "kind": "model",
         "dtype": "bfloat16",
         "fingerprint": {"weights": "4f1c" * 16, "adapter": None},
         "parameters": 134_515_008,

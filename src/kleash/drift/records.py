@@ -256,3 +256,34 @@ class Audit:
     made: str
     partial: str | None = None
     schema: int = AUDIT_SCHEMA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One of several tuned models of one base.
+
+    gap: its off-task KL (base‖tuned) less that of the one before it, paired by token where both read the same texts.
+    score: of the task. page: the file with its own audit, None where it has none.
+    """
+
+    name: str
+    step: int | None = None
+    forward: Interval | None = None
+    gap: Interval | None = None
+    score: Score | None = None
+    verdict: Verdict | None = None
+    page: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """Several tuned models of one base: "ranks" has the nearest first, "curve" a run's checkpoints by step."""
+
+    kind: Literal["ranks", "curve"]
+    base: str
+    rows: list[Standing]
+    task: str | None
+    command: str
+    made: str
+    partial: str | None = None
+    schema: int = AUDIT_SCHEMA

@@ -40,7 +40,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """`target`, `limit`: a level per x, to be met, and not to be passed. `path`: a phase portrait.
+    """`target`, `limit`: a level per x, to be met, and not to be passed. `path`: a phase portrait. `names`: of each x,
+    where it is no step.
 
     `log` holds only if every value is positive.
     """
@@ -55,6 +56,7 @@ class Chart:
     zero: bool = False
     path: bool = False
     x_label: str = "step"
+    names: Sequence[str] = ()
     note: str = ""
 
     def drawn(self) -> list[tuple[int, Series]]:
@@ -246,6 +248,7 @@ def hover(chart: Chart) -> dict[str, Any]:
     return {
         "path": chart.path,
         "steps": [short(step) for step in chart.x],
+        "heads": list(chart.names) or [f"step {short(step)}" for step in chart.x],
         "series": [
             {
                 "name": series.name,

@@ -131,7 +131,7 @@ def digest(side: Side) -> str:
 
 def side_line(side: Side) -> str:
     step = None if side.step is None else f"step {side.step}"
-    parts = [side.name, step, side.adapter or (side.kind if side.kind != "checkpoint" else None), side.quantised]
+    parts = [side.name, step, side.adapter or (side.kind if side.kind != "model" else None), side.quantised]
     return " ".join(part for part in [*parts, side.dtype, digest(side)] if part)
 
 
