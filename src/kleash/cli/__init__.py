@@ -18,6 +18,7 @@ from kleash.cli.label import label
 from kleash.cli.new import new
 from kleash.cli.offline import dpo, reward, sft
 from kleash.cli.report import report
+from kleash.cli.sample import sample
 from kleash.cli.train import train
 from kleash.errors import KleashError
 
@@ -29,7 +30,7 @@ app = typer.Typer(
 )
 
 #: In the order in which `--help` shows them.
-VERBS = (new, train, sft, label, dpo, reward, report, export, demo)
+VERBS = (new, train, sft, label, dpo, reward, report, sample, export, demo)
 for _verb in VERBS:
     app.command()(_verb)
 

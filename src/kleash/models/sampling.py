@@ -108,7 +108,7 @@ class _Record:
 
 
 @dataclass(slots=True)
-class _Stream:
+class Stream:
     """The rows still being decoded: their numbers, cache, attention mask [b, P+T] and next position."""
 
     policy: Policy
@@ -121,7 +121,7 @@ class _Stream:
     @classmethod
     def begin(
         cls, policy: Policy, ids: Int[Tensor, "N P"], mask: Bool[Tensor, "N P"], group_size: int, T: int
-    ) -> tuple[Float[Tensor, "B H"], "_Stream"]:
+    ) -> tuple[Float[Tensor, "B H"], "Stream"]:
         """Reads each prompt once; the hidden states that predict the first tokens, repeated for the groups."""
         with policy.autocast():
             hidden, cache = prefill(policy.body, policy.config, ids, mask)
@@ -192,17 +192,17 @@ def drawn(
 ) -> Rollout:
     """The same with the noise as given: a row for each completion of each prompt, T = max_new_tokens."""
     group_size = len(noise) // len(prompts)
-    head = _widen(policy.head())
+    head = widened(policy.head())
     device, T = head.weight.device, settings.max_new_tokens
     prompt_ids, prompt_mask = left_padded(prompts, ends.pad_id, device)
     noise = noise.to(device)
     eos = torch.tensor(ends.eos_ids, device=device)
     record = _Record.blank(len(prompts) * group_size, T, ends.pad_id, head.weight)
     with policy.evaluating():
-        hidden, stream = _Stream.begin(policy, prompt_ids, prompt_mask, group_size, T)
+        hidden, stream = Stream.begin(policy, prompt_ids, prompt_mask, group_size, T)
         for t in range(T):
             rows = stream.rows
-            logprobs = _next(hidden, head, settings, ends.eos_ids if t < settings.min_new_tokens else ())
+            logprobs = next_logprobs(hidden, head, settings, ends.eos_ids if t < settings.min_new_tokens else ())
             token = draw(logprobs, noise[rows, t])
             record.write(rows, t, token, logprobs.gather(-1, token[:, None])[:, 0])
             ended = torch.isin(token, eos)
@@ -240,14 +240,14 @@ def left_padded(
     return ids.to(device), mask.to(device)
 
 
-def _widen(head: Head) -> Head:
+def widened(head: Head) -> Head:
     """The head cut to the tokenizer's rows, in fp32 at least: once here instead of at every token."""
     dtype = torch.promote_types(head.weight.dtype, torch.float32)
     bias = None if head.bias is None else head.bias[: head.vocab].to(dtype)
     return replace(head, weight=head.weight[: head.vocab].to(dtype), bias=bias)
 
 
-def _next(
+def next_logprobs(
     hidden: Float[Tensor, "b H"], head: Head, settings: Sampling, forbidden: tuple[int, ...]
 ) -> Float[Tensor, "b V"]:
     """Log-probs of the distribution the next token is drawn from; the head's product is never in half precision."""
