@@ -206,7 +206,10 @@ def test_nothing_left_to_do(path: Path) -> None:
 
 @each_shipped
 def test_few_parameters(path: Path) -> None:
+    """But for the verbs of the command line, whose parameters are their options."""
     for function in functions(parsed(path)):
+        if path.parent.name == "cli" and function.name == path.stem:
+            continue
         arguments = function.args
         names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
         count = len([name for name in names if name not in ("self", "cls", "ctx")])
