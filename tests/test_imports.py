@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "drift.builtin": BASE,
     "drift.table": BASE,
     "drift.style": BASE,
+    "drift.hint": BASE | {"runlog"},
     "plug": LIBRARY | {"monitor", "drift"},
     "assets": set(),
     "demo": LIBRARY | {"training"},
@@ -64,6 +65,7 @@ LIGHT = {
     "drift.builtin",
     "drift.table",
     "drift.style",
+    "drift.hint",
 }
 HEAVY = {"torch", "transformers", "peft", "safetensors", "datasets", "tokenizers", "gguf"}
 
