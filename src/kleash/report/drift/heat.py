@@ -11,8 +11,8 @@ from kleash.report.drift.words import nats
 
 #: From which KL (nats) a token has the colour of this level; the same on every page, so that pages compare.
 LEVELS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-#: Tokens on a page, in whole passages (the first is always shown, cut if need be): about 80 bytes each.
-MOST_TOKENS = 6000
+#: Tokens of one set of texts, in whole passages (the first is always shown, cut if need be): about 85 bytes each.
+MOST_TOKENS = 3000
 MOST_CHARACTERS = 1500
 
 
