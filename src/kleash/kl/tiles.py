@@ -102,8 +102,11 @@ class Side:
         return aligned(self.weight[cols].to(self.hidden.dtype))
 
     def logits(self, rows: slice, cols: slice, buffer: Tensor) -> Tensor:
-        out = view(buffer, rows, cols)
-        multiply(aligned(self.hidden[rows]), self.head(cols).T, out)
+        return self.fill(self.head(cols), rows, cols, view(buffer, rows, cols))
+
+    def fill(self, head: Tensor, rows: slice, cols: slice, out: Tensor) -> Tensor:
+        """The tile rows × cols into `out`, whose rows may lie apart; `head` is `self.head(cols)`."""
+        multiply(aligned(self.hidden[rows]), head.T, out)
         if self.bias is not None:
             out.add_(self.bias[cols])
         cap = self.recipe.softcap
