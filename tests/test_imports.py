@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": BASE | {"runlog", "monitor", "drift.records"},
     "training": LIBRARY | {"monitor"},
     "training.progress": BASE | {"runlog"},
-    "drift": LIBRARY,
+    "drift": LIBRARY | {"training.prompt_files"},
     "drift.records": BASE,
     "drift.builtin": BASE,
     "drift.table": BASE,

@@ -18,3 +18,9 @@ PRINTED = 5e-4
 LEDGER = 0.25
 #: log-probs of a small model whose weights are stored in half precision, against the same in fp32.
 HALF_LOGPROB = 0.05
+#: float64: an audit through a whole model against enumeration.
+AUDIT = 1e-9
+#: nats: fp32 audit of a scaled head against a float64 script from full logits.
+HEAD = 1e-6
+#: a ratio of two KLs of small steps against the square of theirs, relative: the next order is left out.
+QUADRATIC = 0.05

@@ -78,7 +78,7 @@ def _assemble(spec: ModelSpec, directory: Path, stored: torch.dtype, seed: int) 
     tokenizer = read_tokenizer(directory, base, spec.trust_remote_code)
 
     compute = torch.bfloat16 if spec.dtype == "bfloat16" else None
-    policy = Policy(model, recipe_from(text_config(model), _vocab(model, tokenizer)), compute=compute).eval()
+    policy = Policy(model, recipe_from(text_config(model), vocab_of(model, tokenizer)), compute=compute).eval()
     probe_head(policy.causal, policy.recipe)
     if spec.gradient_checkpointing:
         checkpoint_activations(policy)
@@ -93,7 +93,7 @@ def _assemble(spec: ModelSpec, directory: Path, stored: torch.dtype, seed: int) 
         name=spec.policy,
         source=directory,
         context=context_of(policy.config),
-        ends=_ends(policy, tokenizer, spec.policy),
+        ends=ends_of(policy, tokenizer, spec.policy),
         paths=ways.training,
         reading=ways.reading,
         adapter=adapter,
@@ -117,7 +117,7 @@ def _model(
     return adapters.attach(model, spec.adapter, recordable(spec.policy, directory), seed), directory, "fresh"
 
 
-def _vocab(model: Any, tokenizer: Any) -> int:
+def vocab_of(model: Any, tokenizer: Any) -> int:
     """Rows of the head that the tokenizer can produce; many models have more, for the sake of a round number."""
     rows = head_of(model.get_base_model() if adapters.is_adapted(model) else model, Recipe(0)).weight.shape[0]
     return min(rows, max(tokenizer.get_vocab().values()) + 1)
@@ -188,7 +188,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _ends(policy: Policy, tokenizer: Any, name: str) -> Ends:
+def ends_of(policy: Policy, tokenizer: Any, name: str) -> Ends:
     try:
         ends = Ends.of(tokenizer, getattr(policy.causal, "generation_config", None))
     except UsageError:

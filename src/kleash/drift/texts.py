@@ -1,0 +1,294 @@
+"""What both models are read on: the user's texts and prompts, or the built-in set; from files to scored tokens."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kleash.drift.builtin import builtin_set
+from kleash.drift.sources import Model, Pair
+from kleash.drift.table import CLASSES, Document
+from kleash.errors import UsageError
+from kleash.models.answers import encode_answers
+from kleash.models.prompts import CONTEXT_TOKENS, encode
+from kleash.models.spec import Chat
+from kleash.models.token_classes import FORMAT
+from kleash.training.prompt_files import read_rows
+
+#: Where a row keeps the answer to its prompt, the first that is there.
+ANSWERS = ("completion", "answer", "response", "reference", "chosen")
+_FORMAT = re.compile(FORMAT)
+_NO_LIMIT = 2**62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """A text before it is tokens.
+
+    prompt: text, or messages as (role, content); "" for plain text, of which all but the first token is scored.
+    answer: what is scored; "" for a prompt that has none yet and must be sampled.
+    """
+
+    id: str
+    domain: str | None
+    prompt: str | tuple[tuple[str, str], ...]
+    answer: str
+
+    @property
+    def chat(self) -> str | list[dict[str, str]]:
+        """The prompt as tokenizers take it."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        return [{"role": role, "content": content} for role, content in self.prompt]
+
+    @property
+    def shown(self) -> str:
+        """The prompt as a person reads it: of one message its words, of several each with its role."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        if len(self.prompt) == 1:
+            return self.prompt[0][1]
+        return "\n".join(f"{role}: {content}" for role, content in self.prompt)
+
+
+def builtin_texts() -> list[Text]:
+    """The built-in off-task set with its reference answers."""
+    return [Text(id=row.id, domain=row.domain, prompt=row.messages, answer=row.reference) for row in builtin_set()]
+
+
+def read_texts(source: str | Path) -> list[Text]:
+    """Texts or prompts of the user's own.
+
+    Args:
+        source: a .txt file, of which each paragraph is a text; or whatever `read_rows` takes, with rows that have
+            "text"; or "prompt" (text or messages) with or without an answer under one of ANSWERS; or "messages", of
+            which a last one of the assistant's is the answer. "domain" and "id" are kept.
+
+    Raises:
+        UsageError: nothing to read, or a row with none of these.
+    """
+    path = Path(source)
+    if path.suffix == ".txt":
+        try:
+            whole = path.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"the text file {path} cannot be read: {error}") from None
+        rows: list[Any] = [{"text": part.strip()} for part in re.split(r"\n\s*\n", whole) if part.strip()]
+    else:
+        rows = read_rows(source)
+    if not rows:
+        raise UsageError(f"{source} is empty; give it texts, a paragraph each, or rows with a prompt")
+    texts = [_text(number, row, str(source)) for number, row in enumerate(rows)]
+    ids = [text.id for text in texts]
+    if len(set(ids)) < len(ids):
+        raise UsageError(f"{source}: an id stands twice; each row needs one of its own, or none")
+    return texts
+
+
+def _text(number: int, row: Any, source: str) -> Text:
+    if not isinstance(row, dict):
+        raise UsageError(f"{source}, row {number}: a row must be an object, not {row!r:.60}")
+    domain = row.get("domain")
+    given: dict[str, Any] = {"id": str(row.get("id", f"{Path(source).stem}-{number}"))}
+    given["domain"] = None if domain is None else str(domain)
+    if isinstance(row.get("text"), str) and row["text"].strip():
+        return Text(prompt="", answer=row["text"], **given)
+    prompt: Any = row.get("prompt", row.get("messages"))
+    answer: Any = next((row[name] for name in ANSWERS if row.get(name)), "")
+    if isinstance(prompt, list):
+        turns = tuple((str(m.get("role")), m.get("content")) for m in prompt if isinstance(m, dict))
+        if not answer and len(turns) > 1 and turns[-1][0] == "assistant":
+            turns, answer = turns[:-1], turns[-1][1]
+        prompt = turns if turns and all(isinstance(content, str) for _, content in turns) else None
+    if isinstance(answer, list) and len(answer) == 1 and isinstance(answer[0], dict):
+        answer = answer[0].get("content")
+    if not prompt or not isinstance(answer, str) or (isinstance(prompt, str) and not prompt.strip()):
+        raise UsageError(
+            f'{source}, row {number} has neither "text", nor "prompt" (text or messages) with an answer or without, '
+            f"nor messages: {row!r:.80}"
+        )
+    return Text(prompt=prompt, answer=answer, **given)
+
+
+def prepared(texts: Sequence[Text], pair: Pair, tokens: int | None = None) -> list[Document]:
+    """Texts as scored tokens, whole documents, one of each domain in turn, until `tokens` are reached (one at least).
+
+    Texts without an answer are left out: they have nothing to score. Texts longer than the context are cut.
+
+    Raises:
+        UsageError: a text that cannot be tokenised, or nothing is left to score.
+    """
+    answered = [text for text in texts if text.answer.strip()]
+    if not answered:
+        raise UsageError("none of these prompts has an answer to score; give answers, or have them sampled")
+    spread = _in_turn(answered)
+    found: list[Document] = []
+    total = 0
+    for start in range(0, len(spread), 32):  # tokenised a few at a time: with a cap most are never reached
+        for document in encode_documents(spread[start : start + 32], pair):
+            if found and tokens is not None and total + len(document.ids) > tokens:
+                return found
+            if document.ids:
+                found.append(document)
+                total += len(document.ids)
+    if not found:
+        raise UsageError("nothing is left to score: each of these texts is one token, or its prompt fills the context")
+    return found
+
+
+def _in_turn(texts: Sequence[Text]) -> list[Text]:
+    """The first text of each domain, then the second of each, …"""
+    seen: dict[str | None, int] = {}
+    turns = []
+    for place, text in enumerate(texts):
+        turns.append((seen.get(text.domain, 0), place, text))
+        seen[text.domain] = seen.get(text.domain, 0) + 1
+    return [text for _, _, text in sorted(turns, key=lambda turn: turn[:2])]
+
+
+def encode_documents(texts: Sequence[Text], pair: Pair) -> list[Document]:
+    """Tokens of each text as both models read them, cut at the context."""
+    plain = [text for text in texts if not text.prompt]
+    asked = [text for text in texts if text.prompt]
+    by_id = {document.id: document for document in (*_plain(plain, pair), *_asked(asked, pair))}
+    return [by_id[text.id] for text in texts]
+
+
+def _plain(texts: Sequence[Text], pair: Pair) -> list[Document]:
+    """Texts without a prompt, in the tokens of the side with fewer of them: both can read those."""
+    if not texts:
+        return []
+    reader = smaller(pair)
+    rows = encode(
+        [text.answer for text in texts], reader.tokenizer, context=_NO_LIMIT, max_new_tokens=0, rows=_rows(reader)
+    )
+    return [
+        document_of(text, (tuple(ids[:1]), tuple(ids[:1])), tuple(ids[1:]), pair)
+        for text, ids in zip(texts, rows, strict=True)
+    ]
+
+
+def _asked(texts: Sequence[Text], pair: Pair) -> list[Document]:
+    """Prompts with answers: by the template of one side, or of each."""
+    if not texts:
+        return []
+    base, tuned = _readers(pair)
+    if base is tuned:
+        before = after = _encoded(texts, base, min(_rows(pair.base), _rows(pair.tuned)))
+    else:
+        before, after = _encoded(texts, base, _rows(base)), _encoded(texts, tuned, _rows(tuned))
+    ends = [side.opened.loaded.ends.eos_ids for side in (pair.base, pair.tuned)]
+    found = []
+    for text, (p, a), (q, b) in zip(texts, before, after, strict=True):
+        if a[-1] != b[-1] and a[-1] in ends[0] and b[-1] in ends[1]:
+            a, b = a[:-1], b[:-1]  # each ends a turn in its own way
+        common = _common_tail(a, b)
+        scored, lead, other = a[len(a) - common :], a[: len(a) - common], b[: len(b) - common]
+        found.append(document_of(text, (tuple(p + lead), tuple(q + other)), tuple(scored), pair))
+    return found
+
+
+def _readers(pair: Pair) -> tuple[Model, Model]:
+    """Whose template and tokens each side reads."""
+    used = pair.parity.used_template
+    if used == "each":
+        return pair.base, pair.tuned
+    reader = {"base": pair.base, "tuned": pair.tuned}.get(used) or smaller(pair)
+    return reader, reader
+
+
+def smaller(pair: Pair) -> Model:
+    """The side with fewer tokens, all of which the other has too."""
+    return pair.base if pair.parity.vocabulary[0] <= pair.parity.vocabulary[1] else pair.tuned
+
+
+def _rows(model: Model) -> int:
+    return model.opened.policy.rows
+
+
+def _encoded(texts: Sequence[Text], reader: Model, rows: int) -> list[tuple[list[int], list[int]]]:
+    """Prompt and answer of each text; a reader without a chat template gets the messages' words as plain text."""
+    prompts: list[Any] = [_prompt(text, reader) for text in texts]
+    encoded = encode_answers(
+        prompts,
+        [(text.answer,) for text in texts],
+        reader.tokenizer,
+        reader.opened.loaded.ends,
+        context=_NO_LIMIT,
+        chat=Chat(),
+        rows=rows,
+    )
+    return [(prompt, answer) for prompt, (answer,) in zip(encoded.prompts, encoded.answers, strict=True)]
+
+
+def _prompt(text: Text, reader: Model) -> Any:
+    if isinstance(text.prompt, str) or reader.tokenizer.chat_template:
+        return text.chat
+    return "\n\n".join(content for _, content in text.prompt) + "\n\n"
+
+
+def _common_tail(a: list[int], b: list[int]) -> int:
+    """How many tokens at the end are the same."""
+    n = 0
+    while n < min(len(a), len(b)) and a[-1 - n] == b[-1 - n]:
+        n += 1
+    return n
+
+
+def document_of(
+    text: Text, prompts: tuple[tuple[int, ...], tuple[int, ...]], ids: tuple[int, ...], pair: Pair
+) -> Document:
+    """The scored tokens with their texts and classes, cut where one of the models can read no further.
+
+    That is at the end of its context, or at a token that only the other one has.
+    """
+    reader = smaller(pair)
+    room = max(0, pair.context - max(map(len, prompts)))
+    kept = ids[: next((n for n, i in enumerate(ids[:room]) if i >= pair.compared.shared), room)]
+    pieces = pieces_of(kept, prompts[0], reader.tokenizer)
+    return Document(
+        id=text.id,
+        domain=text.domain,
+        prompt_text=text.shown,
+        text="".join(pieces),
+        ids=kept,
+        pieces=pieces,
+        classes=tuple(_class(i, piece, reader) for i, piece in zip(kept, pieces, strict=True)),
+        prompt_base=prompts[0],
+        prompt_tuned=prompts[1],
+        cut=len(ids) - len(kept),
+        ended=len(ids) == len(kept),
+    )
+
+
+def pieces_of(ids: Sequence[int], before: Sequence[int], tokenizer: Any) -> tuple[str, ...]:
+    """The text that each token adds to those before it; of a character over several tokens the last has it all."""
+    window = list(before[-CONTEXT_TOKENS:])
+    so_far = _decoded(window, tokenizer)
+    found: list[str] = []
+    for i in ids:
+        window.append(i)
+        whole = _decoded(window, tokenizer)
+        if whole.endswith("\ufffd") and len(window) < 2 * CONTEXT_TOKENS + 8:
+            found.append("")
+            continue
+        found.append(whole[len(so_far) :] if whole.startswith(so_far) else _decoded([i], tokenizer))
+        window = window[-CONTEXT_TOKENS:]
+        so_far = _decoded(window, tokenizer)
+    if found and found[-1] == "" and len(window) > len(before[-CONTEXT_TOKENS:]):
+        found[-1] = _decoded(window, tokenizer)[len(so_far) :]  # it ends inside a character
+    return tuple(found)
+
+
+def _decoded(ids: list[int], tokenizer: Any) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def _class(token: int, piece: str, reader: Model) -> int:
+    if token in reader.opened.loaded.ends.eos_ids:
+        return CLASSES.index("eos")
+    if token in reader.tokenizer.added_tokens_decoder or token in reader.tokenizer.all_special_ids:
+        return CLASSES.index("template")
+    form = piece and "\ufffd" not in piece and _FORMAT.fullmatch(piece) is not None
+    return CLASSES.index("format" if form else "content")
