@@ -30,7 +30,7 @@ from kleash.training.toml import parse_config
 
 OUT = Path("runs/bench-drift-coverage")
 STEPS, NOTES, PROMPT_TOKENS, CONTEXT = (20, 40), 3000, 100, 256
-SIZES, DRAWS = (8, 25, 50, 100, 300), 1000
+SIZES, DRAWS = (8, 25, 50, 100, 200, 300), 1000
 SHARES = (0.5, 0.9, 0.95, 0.99, 0.999)
 NAMES = ("mean", "same top-1", "median", "90 %", "95 %", "99 %", "99.9 %")
 HOLDS = (0.93, 0.97)
@@ -99,7 +99,7 @@ def main() -> None:
     print("## What the tool prints\n")
     for p in people:
         print(f"### {p.name}\n\n{described(p)}\n")
-        print(table(["documents", *NAMES], ([str(n), *map(percent, held[p.name][n])] for n in SIZES)), "\n")
+        print(table(["documents", *NAMES], ([str(n), *map(percent, held[p.name][n])] for n in SIZES)) + "\n")
     print_rivals(people, draws)
     print_together(people, draws)
     bad = [
@@ -156,8 +156,8 @@ def print_rivals(people: list[Population], draws: int) -> None:
 
 def print_together(people: list[Population], draws: int) -> None:
     """How often all domains' intervals hold at once."""
-    print("## Domains, all at once\n\nOf audits of the built-in set with 27 documents a domain, in how many all of the")
-    print(f"{len(DOMAINS)} intervals hold at once (each made for 1 − 0.05/{len(DOMAINS)}):\n")
+    print("## Domains, all at once\n\nOf audits of the built-in set with 27 documents a domain, in how many do all of")
+    print(f"the {len(DOMAINS)} intervals hold at once (each made for 1 − 0.05/{len(DOMAINS)})?\n")
     lines = []
     for p in people:
         if p.domain.max() == 0:

@@ -43,6 +43,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "drift.table": BASE,
     "drift.style": BASE,
     "drift.hint": BASE | {"runlog"},
+    "drift.statistics": BASE,
+    "drift.distribution": BASE,
+    "drift.passages": BASE,
     "plug": LIBRARY | {"monitor", "drift"},
     "assets": set(),
     "demo": LIBRARY | {"training"},
@@ -66,6 +69,9 @@ LIGHT = {
     "drift.table",
     "drift.style",
     "drift.hint",
+    "drift.statistics",
+    "drift.distribution",
+    "drift.passages",
 }
 HEAVY = {"torch", "transformers", "peft", "safetensors", "datasets", "tokenizers", "gguf"}
 
@@ -150,6 +156,7 @@ def test_the_records_need_the_standard_library_only(name: str) -> None:
         "kleash.drift.records",
         "kleash.drift.builtin",
         "kleash.drift.table",
+        "kleash.drift.distribution",
     ],
 )
 def test_importing_loads_no_torch(name: str) -> None:

@@ -117,7 +117,7 @@ def test_a_quantile_is_the_share_below_turned_round() -> None:
     in_order = np.sort(x)
     assert found.value == in_order[math.ceil(0.9 * len(x)) - 1]
     below = x <= found.value
-    off = np.array([(below[doc == g] - below.mean()).sum() for g in range(120)])
+    off = np.array([(below[doc == g] - below.mean()).sum() for g in range(80)])
     error = math.sqrt(120 / 119 * (off**2).sum()) / len(x)
     reach = stats.t.ppf(0.975, 119) * error / 0.09
     low, high = (1 / (1 + math.exp(-(math.log(9) + sign * reach))) for sign in (-1, 1))
@@ -201,7 +201,7 @@ def test_intervals_hold_on_heavy_tails_in_clusters() -> None:
 
 
 def test_parts_hold_together() -> None:
-    """Ten parts with the same mean: all ten intervals hold at once in 95 % of 120 audits, 27 documents to a part.
+    """Ten parts with the same mean: all ten intervals hold at once in 95 % of 80 audits, 27 documents to a part.
 
     The square root is what makes the tails light enough for so few documents.
     """
@@ -210,12 +210,12 @@ def test_parts_hold_together() -> None:
     starts = np.searchsorted(doc, np.arange(POPULATION + 1))
     random = np.random.default_rng(1)
     held = 0
-    for _ in range(120):
+    for _ in range(80):
         rows = [np.arange(starts[g], starts[g + 1]) for g in random.integers(POPULATION, size=270)]
         own, mine = x[np.concatenate(rows)], np.repeat(np.arange(270), [len(r) for r in rows])
         found = parts(own, mine, mine // 27, 10)
         held += all(i is not None and holds(i, x.mean()) for i in found)
-    assert held / 120 > 0.95 - 4 * math.sqrt(0.95 * 0.05 / 120)
+    assert held / 80 > 0.95 - 4 * math.sqrt(0.95 * 0.05 / 80)
 
 
 def test_a_part_without_tokens_is_not_measured() -> None:

@@ -123,17 +123,24 @@ class Distribution:
     samples of the tuned model, reverse on the base's: the mean over the other's samples estimates nothing. new_mass:
     the tuned model's mean probability of tokens that the base does not have. delta: mean log-prob (tuned − base) of
     the text's tokens. flips: tokens whose likeliest token changed; sure_flips: those beyond the rounding's reach.
+    sampled: on samples whose KL is not exact, the mean log-ratio of the sampled tokens, an estimate without bias of the
+    KL in the direction that belongs to them. by_document: id → tokens, and the sum of their forward KL (reverse, on
+    samples of the tuned model); what a later audit of the same texts is paired with. bits_per_byte: of two models that
+    have no tokens in common; then `tokens` is None, and bytes is what was scored.
     """
 
     name: str
     source: str
     kind: Kind = "exact"
     documents: int
-    tokens: int
+    tokens: int | None
+    bytes: int | None = None
     cut: int = 0
     non_finite: int = 0
     forward: Tail | None = None
     reverse: Tail | None = None
+    sampled: Interval | None = None
+    by_document: dict[str, tuple[int, float]] = field(default_factory=dict)
     jensen_shannon: Interval | None = None
     delta: Interval | None = None
     same_top1: Interval | None = None

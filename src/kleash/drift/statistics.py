@@ -22,13 +22,16 @@ from kleash.drift.records import Interval
 LEAST = 25
 #: Fewer than this: the interval stands, with a warning beside it, for its measured coverage can be below 93 %
 #: (docs/runs/drift-coverage.md). Of means and shares, and of quantiles.
-ENOUGH, ENOUGH_FOR_QUANTILES = 50, 100
+ENOUGH, ENOUGH_FOR_QUANTILES = 50, 200
 TOO_FEW = "too few documents"
 FEW_LONG = "a few long documents carry it"
 ONE_CARRIES = "one document carries it"
 TOO_FAR_OUT = "too few tokens this far out"
 TOO_FEW_ITEMS = "too few items"
 
+#: Standard errors: a bound further away than this is none. It takes one document with nearly all of the variance, which
+#: a third of the draws leave out.
+NO_BOUND = 50.0
 #: Draws at 95 %; more where a smaller error is asked for, for its quantile lies further out.
 DRAWS = 2000
 #: Cells (draws × documents) that are drawn at a time.
@@ -78,7 +81,7 @@ def proportion(flags: ArrayLike, document: ArrayLike, *, alpha: float = 0.05, se
         return _nothing(share, n, clusters)
     found = share * (1 - share) / error**2 if error else None
     low, high = _percentile_t(sums, sizes, "logit", alpha, seed) if error else (math.nan, math.nan)
-    if not (math.isfinite(low) and math.isfinite(high)):
+    if math.isnan(low):
         z = NormalDist().inv_cdf(1 - alpha / 2)
         size = min(float(n), found or float(clusters)) * (z / _student(1 - alpha / 2, clusters - 1)) ** 2
         low, high = wilson(share, size, z)
@@ -190,7 +193,7 @@ def _of_totals(sums: Floats, sizes: Floats, variance: float, positive: bool, alp
     else:
         scale = "log" if positive and bool((sums > 0).all()) else "plain"
         low, high = _percentile_t(sums, sizes, scale, alpha, seed)
-    bounded = math.isfinite(low) and math.isfinite(high)
+    bounded = not math.isnan(low)
     return Interval(
         value=value,
         low=low if bounded else None,
@@ -204,7 +207,7 @@ def _of_totals(sums: Floats, sizes: Floats, variance: float, positive: bool, alp
 
 
 def _percentile_t(sums: Floats, sizes: Floats, scale: Scale, alpha: float, seed: int) -> tuple[float, float]:
-    """The interval of the ratio; infinite or NaN where the draws do not bound it."""
+    """The interval of the ratio; NaN where the draws do not bound it."""
     clusters = len(sizes)
     value, error = _cr1(sums, sizes)
     moments = np.stack([sums, sizes, sums * sums, sums * sizes, sizes * sizes], 1)
@@ -218,6 +221,8 @@ def _percentile_t(sums: Floats, sizes: Floats, scale: Scale, alpha: float, seed:
         t = (scaled[:-1] - scaled[-1]) / (errors * slope[:-1])
     t = np.select([ratio == value, np.isnan(t)], [0.0, np.where(ratio < value, -np.inf, np.inf)], t)  # without spread
     under, over = np.quantile(t, [alpha / 2, 1 - alpha / 2], method="inverted_cdf")
+    if max(abs(under), abs(over)) > NO_BOUND:
+        return math.nan, math.nan
     middle, step = float(scaled[-1]), error * float(slope[-1])
     return _back(middle - float(over) * step, scale), _back(middle - float(under) * step, scale)
 
@@ -246,8 +251,6 @@ def _slope(x: Floats, scale: Scale) -> Floats:
 
 
 def _back(y: float, scale: Scale) -> float:
-    if not math.isfinite(y):
-        return math.nan
     match scale:
         case "log":
             return math.exp(y)

@@ -77,7 +77,7 @@ def kl_row(of: Distribution) -> KLRow:
     sure = "" if of.sure_flips is None else f" ({of.sure_flips:,} beyond rounding)"
     return KLRow(
         name=of.name,
-        counts=f"{words.documents(of)}, {of.tokens:,} tokens",
+        counts=f"{words.documents(of)}, {words.amount(of)}",
         forward=words.mean_kl(of.forward, of.kind),
         reverse=words.mean_kl(of.reverse, of.kind),
         jensen_shannon=one(of.jensen_shannon),

@@ -115,10 +115,15 @@ def documents(of: Distribution) -> str:
     return counted(of.documents, "sample" if of.name in ("its own words", "the base's words") else "text")
 
 
+def amount(of: Distribution) -> str:
+    """Tokens, or bytes where the two models have no tokens in common."""
+    return f"{of.bytes or 0:,} bytes" if of.tokens is None else f"{of.tokens:,} tokens"
+
+
 def measured_on(audit: Audit) -> str:
     """ "exact KL, 41,208 tokens, set builtin-1 #c07e1f2a"."""
     kinds = list(dict.fromkeys(KINDS[each.kind] for each in audit.distributions)) or ["no KL was measured"]
-    tokens = sum(each.tokens for each in audit.distributions)
+    tokens = sum(each.tokens or 0 for each in audit.distributions)
     set_name = "" if audit.set_id is None else f", set {audit.set_id} #{(audit.set_hash or '')[:8]}"
     return f"{' and '.join(kinds)}, {tokens:,} tokens{set_name}"
 
