@@ -24,3 +24,5 @@ AUDIT = 1e-9
 HEAD = 1e-6
 #: a ratio of two KLs of small steps against the square of theirs, relative: the next order is left out.
 QUADRATIC = 0.05
+#: a log-temperature found by interpolation between eight steps, relative.
+INTERPOLATED = 1e-3
