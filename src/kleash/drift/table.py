@@ -157,6 +157,7 @@ class ByteTable:
     """Two models with different tokenizers on the same texts: bits a byte, and nothing finer.
 
     bits_base, bits_tuned: −log2 of each document's probability under each model; NaN where it is not finite.
+    left_out: documents that do not fit into a context.
     """
 
     ids: tuple[str, ...]
@@ -164,7 +165,7 @@ class ByteTable:
     n_bytes: Whole
     bits_base: Floats
     bits_tuned: Floats
-    partial: str | None = None
+    left_out: int = 0
 
     @property
     def bits_per_byte(self) -> tuple[float, float]:

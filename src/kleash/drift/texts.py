@@ -175,9 +175,9 @@ def _asked(texts: Sequence[Text], pair: Pair) -> list[Document]:
         return []
     base, tuned = _readers(pair)
     if base is tuned:
-        before = after = _encoded(texts, base, min(_rows(pair.base), _rows(pair.tuned)))
+        before = after = encoded(texts, base, min(_rows(pair.base), _rows(pair.tuned)))
     else:
-        before, after = _encoded(texts, base, _rows(base)), _encoded(texts, tuned, _rows(tuned))
+        before, after = encoded(texts, base, _rows(base)), encoded(texts, tuned, _rows(tuned))
     ends = [side.opened.loaded.ends.eos_ids for side in (pair.base, pair.tuned)]
     found = []
     for text, (p, a), (q, b) in zip(texts, before, after, strict=True):
@@ -207,8 +207,10 @@ def _rows(model: Model) -> int:
     return model.opened.policy.rows
 
 
-def _encoded(texts: Sequence[Text], reader: Model, rows: int) -> list[tuple[list[int], list[int]]]:
+def encoded(texts: Sequence[Text], reader: Model, rows: int) -> list[tuple[list[int], list[int]]]:
     """Prompt and answer of each text; a reader without a chat template gets the messages' words as plain text."""
+    if not texts:
+        return []
     prompts: list[Any] = [_prompt(text, reader) for text in texts]
     encoded = encode_answers(
         prompts,
@@ -228,6 +230,28 @@ def _prompt(text: Text, reader: Model) -> Any:
     return "\n\n".join(content for _, content in text.prompt) + "\n\n"
 
 
+def prompt_ids(texts: Sequence[Text], pair: Pair) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Each prompt as the base and as the tuned model read it, up to where an answer begins.
+
+    Raises:
+        UsageError: a prompt that cannot be tokenised.
+    """
+    base, tuned = _readers(pair)
+    rows = (_rows(base), _rows(tuned)) if base is not tuned else (min(_rows(pair.base), _rows(pair.tuned)),) * 2
+    sides = [
+        encode(
+            [_prompt(text, reader) for text in texts],
+            reader.tokenizer,
+            context=_NO_LIMIT,
+            max_new_tokens=0,
+            chat=Chat(),
+            rows=limit,
+        )
+        for reader, limit in zip((base, tuned), rows, strict=True)
+    ]
+    return [(tuple(p), tuple(q)) for p, q in zip(*sides, strict=True)]
+
+
 def _common_tail(a: list[int], b: list[int]) -> int:
     """How many tokens at the end are the same."""
     n = 0
@@ -237,7 +261,12 @@ def _common_tail(a: list[int], b: list[int]) -> int:
 
 
 def document_of(
-    text: Text, prompts: tuple[tuple[int, ...], tuple[int, ...]], ids: tuple[int, ...], pair: Pair
+    text: Text,
+    prompts: tuple[tuple[int, ...], tuple[int, ...]],
+    ids: tuple[int, ...],
+    pair: Pair,
+    *,
+    ended: bool = True,
 ) -> Document:
     """The scored tokens with their texts and classes, cut where one of the models can read no further.
 
@@ -258,7 +287,7 @@ def document_of(
         prompt_base=prompts[0],
         prompt_tuned=prompts[1],
         cut=len(ids) - len(kept),
-        ended=len(ids) == len(kept),
+        ended=ended and len(ids) == len(kept),
     )
 
 
