@@ -10,9 +10,10 @@ from tests.models import build
 from tests.models.small_tokenizers import byte_fallback, byte_level
 
 from kleash.drift.builtin import DOMAINS
+from kleash.drift.scored import pieces_of
 from kleash.drift.sources import Pair
 from kleash.drift.table import CLASSES
-from kleash.drift.texts import Text, builtin_texts, pieces_of, prepared, read_texts
+from kleash.drift.texts import Text, builtin_texts, prepared, read_texts
 from kleash.errors import UsageError
 
 

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from kleash.drift.builtin import builtin_set
+from kleash.drift.scored import document_of, smaller
 from kleash.drift.sources import Model, Pair
-from kleash.drift.table import CLASSES, Document
+from kleash.drift.table import Document
 from kleash.errors import UsageError
 from kleash.models.answers import encode_answers
-from kleash.models.prompts import CONTEXT_TOKENS, encode
+from kleash.models.prompts import encode
 from kleash.models.spec import Chat
-from kleash.models.token_classes import FORMAT
 from kleash.training.prompt_files import read_rows
 
 #: Where a row keeps the answer to its prompt, the first that is there.
 ANSWERS = ("completion", "answer", "response", "reference", "chosen")
-_FORMAT = re.compile(FORMAT)
 _NO_LIMIT = 2**62
 
 
@@ -198,11 +197,6 @@ def _readers(pair: Pair) -> tuple[Model, Model]:
     return reader, reader
 
 
-def smaller(pair: Pair) -> Model:
-    """The side with fewer tokens, all of which the other has too."""
-    return pair.base if pair.parity.vocabulary[0] <= pair.parity.vocabulary[1] else pair.tuned
-
-
 def _rows(model: Model) -> int:
     return model.opened.policy.rows
 
@@ -258,66 +252,3 @@ def _common_tail(a: list[int], b: list[int]) -> int:
     while n < min(len(a), len(b)) and a[-1 - n] == b[-1 - n]:
         n += 1
     return n
-
-
-def document_of(
-    text: Text,
-    prompts: tuple[tuple[int, ...], tuple[int, ...]],
-    ids: tuple[int, ...],
-    pair: Pair,
-    *,
-    ended: bool = True,
-) -> Document:
-    """The scored tokens with their texts and classes, cut where one of the models can read no further.
-
-    That is at the end of its context, or at a token that only the other one has.
-    """
-    reader = smaller(pair)
-    room = max(0, pair.context - max(map(len, prompts)))
-    kept = ids[: next((n for n, i in enumerate(ids[:room]) if i >= pair.compared.shared), room)]
-    pieces = pieces_of(kept, prompts[0], reader.tokenizer)
-    return Document(
-        id=text.id,
-        domain=text.domain,
-        prompt_text=text.shown,
-        text="".join(pieces),
-        ids=kept,
-        pieces=pieces,
-        classes=tuple(_class(i, piece, reader) for i, piece in zip(kept, pieces, strict=True)),
-        prompt_base=prompts[0],
-        prompt_tuned=prompts[1],
-        cut=len(ids) - len(kept),
-        ended=ended and len(ids) == len(kept),
-    )
-
-
-def pieces_of(ids: Sequence[int], before: Sequence[int], tokenizer: Any) -> tuple[str, ...]:
-    """The text that each token adds to those before it; of a character over several tokens the last has it all."""
-    window = list(before[-CONTEXT_TOKENS:])
-    so_far = _decoded(window, tokenizer)
-    found: list[str] = []
-    for i in ids:
-        window.append(i)
-        whole = _decoded(window, tokenizer)
-        if whole.endswith("\ufffd") and len(window) < 2 * CONTEXT_TOKENS + 8:
-            found.append("")
-            continue
-        found.append(whole[len(so_far) :] if whole.startswith(so_far) else _decoded([i], tokenizer))
-        window = window[-CONTEXT_TOKENS:]
-        so_far = _decoded(window, tokenizer)
-    if found and found[-1] == "" and len(window) > len(before[-CONTEXT_TOKENS:]):
-        found[-1] = _decoded(window, tokenizer)[len(so_far) :]  # it ends inside a character
-    return tuple(found)
-
-
-def _decoded(ids: list[int], tokenizer: Any) -> str:
-    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
-
-def _class(token: int, piece: str, reader: Model) -> int:
-    if token in reader.opened.loaded.ends.eos_ids:
-        return CLASSES.index("eos")
-    if token in reader.tokenizer.added_tokens_decoder or token in reader.tokenizer.all_special_ids:
-        return CLASSES.index("template")
-    form = piece and "\ufffd" not in piece and _FORMAT.fullmatch(piece) is not None
-    return CLASSES.index("format" if form else "content")

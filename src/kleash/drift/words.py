@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from kleash.drift.scored import document_of
 from kleash.drift.sources import Model, Pair
 from kleash.drift.table import Document
-from kleash.drift.texts import Text, document_of, prompt_ids
+from kleash.drift.texts import Text, prompt_ids
 from kleash.errors import RunError, UsageError
 from kleash.models.exhausted import is_out_of_memory, release, said_of
 from kleash.models.sampling import Sampling, sample
