@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from kleash.drift.sources import Model, Pair
 from kleash.drift.table import CLASSES, Document
@@ -12,6 +12,7 @@ from kleash.models.token_classes import FORMAT
 _FORMAT = re.compile(FORMAT)
 
 
+@runtime_checkable
 class Named(Protocol):
     """What of a text its document keeps."""
 
