@@ -84,6 +84,15 @@ class Table:
                 "--columns reward=KEY kl_ref=KEY:nats/token …"
             )
 
+    @property
+    def highest(self) -> int:
+        """The last step so far; 0 before the first."""
+        return max(self._top, 0)
+
+    def next_source(self) -> None:
+        """What comes now is another part of the same run, which counts from the start."""
+        self._top = NEVER
+
     def void(self, step: int) -> None:
         """All rows so far numbered `step` or more do not count: the run went back to there."""
         while self._voids and self._voids[-1][1] >= step:

@@ -27,13 +27,13 @@ def understand(raw: Raw, vocabularies: Sequence[Vocabulary]) -> TrainLog:
         )
     vocabulary = found.adapt(found, raw)
     plain = plain_keys(vocabulary, keys)
-    kls = {series.key: keys[series.key] for series in vocabulary.kl if series.key in keys}
-    axis = raw.table.axis({*plain.values(), *kls.values()})
+    kls = [series for series in vocabulary.kl if {series.key, series.minus or series.key} <= set(keys)]
+    axis = raw.table.axis({*plain.values(), *(keys[series.key] for series in kls)})
     if not len(axis):
         raise RunError(f"{raw.path} has no step yet; there is nothing to judge")
     columns = {name: raw.table.column(key, axis) for name, key in plain.items()}
     columns |= {name: np.full(len(axis), value) for name, value in raw.constants.items() if name not in columns}
-    measured = {name: raw.table.column(key, axis) for name, key in kls.items()}
+    measured = {series.key: kl_values(series, keys, raw, axis) for series in kls}
     tags = kl_columns(vocabulary, measured, columns)
     notes = [*raw.table.notes(), *raw.notes]
     return TrainLog(
@@ -51,6 +51,11 @@ def understand(raw: Raw, vocabularies: Sequence[Vocabulary]) -> TrainLog:
         ended=raw.ended,
         notes=tuple(notes),
     )
+
+
+def kl_values(series: KLSeries, keys: dict[str, str], raw: Raw, axis: NDArray[np.int64]) -> Column:
+    values = raw.table.column(keys[series.key], axis)
+    return values - raw.table.column(keys[series.minus], axis) if series.minus else values
 
 
 def plain_keys(vocabulary: Vocabulary, keys: dict[str, str]) -> dict[str, str]:

@@ -14,7 +14,10 @@ Samples = Callable[[tuple[int, ...] | None], list[SampleText]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KLSeries:
-    """One key that holds a KL. zero_is_absent: the trainer writes 0 where it measures nothing. The rest as in KLTag."""
+    """One key that holds a KL, or two whose difference is one (`key` − `minus`). The rest as in KLTag.
+
+    zero_is_absent: the trainer writes 0 where it measures nothing.
+    """
 
     key: str
     meaning: KLMeaning
@@ -23,6 +26,7 @@ class KLSeries:
     note: str
     clamp: float | None = None
     zero_is_absent: bool = False
+    minus: str | None = None
 
     def but(self, **changes: Any) -> "KLSeries":
         return replace(self, **changes)

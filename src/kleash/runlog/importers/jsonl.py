@@ -1,0 +1,67 @@
+"""One JSON object a line: verl's file logger, prime-rl's metrics.jsonl, ms-swift's logging.jsonl, and any other."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kleash.errors import RunError
+from kleash.runlog.importers.files import lines
+from kleash.runlog.importers.numbers import numbers
+from kleash.runlog.importers.steps import Steps
+from kleash.runlog.importers.table import Table
+from kleash.runlog.importers.vocabulary import Raw
+
+
+def read_jsonl(paths: Sequence[Path], keep: frozenset[str] | None = None, step_key: str | None = None) -> Raw:
+    """The rows of one file, or of the files of one run's parts (trainer and orchestrator).
+
+    Raises:
+        RunError: hardly a line is a JSON object with a step, or two runs are mixed.
+    """
+    where = paths[0] if len(paths) == 1 else paths[0].parent
+    table, notes = Table(str(where), keep), []
+    for path in paths:
+        notes += _read(path, table, Steps(step_key))
+        table.next_source()
+    return Raw(path=where, table=table, container="JSONL", notes=notes)
+
+
+def _read(path: Path, table: Table, steps: Steps) -> list[str]:
+    bad = stepless = good = 0
+    notes: list[str] = []
+    for _, line, ended in lines(path):
+        if not line or line.isspace():
+            continue
+        row = _object(line)
+        if row is None:
+            if ended:
+                bad += 1
+            else:
+                notes.append(f"the last line of {path.name} is torn, and left out")
+            continue
+        if row.keys() == {"step", "data"} and isinstance(row["data"], dict):  # verl's file logger
+            step, row = steps.of(row), row["data"]
+        else:
+            step = steps.of(row)
+        if step is None:
+            stepless += 1
+            continue
+        good += 1
+        table.add(step, numbers(row))
+    if not good:
+        why = "is empty" if not (bad or stepless or notes) else "has no line that is a JSON object with a step"
+        raise RunError(f'{path} {why}; kleash reads one row a line: {{"step": 1, "reward": 0.5, …}}')
+    if bad:
+        notes.append(f"{bad} lines of {path.name} are no JSON objects, and left out")
+    if stepless:
+        notes.append(f"{stepless} rows of {path.name} have no step, and are left out")
+    return notes
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None

@@ -1,0 +1,49 @@
+"""Which number of a row is its step: loggers have one of their own, trainers put another into the row."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kleash.runlog.importers.numbers import whole
+
+#: In this order: what a trainer says comes before what its logger counts.
+STEP_KEYS = (
+    "train/global_step",
+    "training/global_step",
+    "global_step",
+    "global_step/max_steps",
+    "rollout/step",
+    "train/step",
+    "eval/global_step",
+    "eval/step",
+    "iteration",
+    "current_steps",
+    "step",
+    "Step",
+    "_step",
+)
+_OF = re.compile(r"(\d{1,18})/\d+")
+
+
+class Steps:
+    """Finds the step of each row. key: the user's choice.
+
+    slime counts rollouts and updates apart: a row of updates takes the step of the rollout that it learns from.
+    """
+
+    def __init__(self, key: str | None = None) -> None:
+        self.keys = STEP_KEYS if key is None else (key,)
+        self._rollout: int | None = None
+
+    def of(self, row: Mapping[str, Any], otherwise: int | None = None) -> int | None:
+        for key in self.keys:
+            if key in row and (step := _step(row[key])) is not None:
+                if key == "rollout/step":
+                    self._rollout = step
+                return self._rollout if key == "train/step" and self._rollout is not None else step
+        return otherwise
+
+
+def _step(value: Any) -> int | None:
+    match = _OF.fullmatch(value) if isinstance(value, str) else None
+    return whole(match[1] if match else value)
