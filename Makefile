@@ -9,7 +9,7 @@ CODE := src tests tools benchmarks examples
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test browser check lint docs clean tiny tiny-report zoo \
+.PHONY: help demo test browser check lint docs clean fixtures fixtures-check tiny tiny-report zoo \
 	bench bench-demo bench-trl bench-judge
 
 help:
@@ -17,7 +17,8 @@ help:
 	@echo "make test         the whole test suite"
 	@echo "make browser      the pages in headless Chromium (from the system's packages if it is missing)"
 	@echo "make check        lint, types, import direction and the fast tests"
-	@echo "make docs         write docs/metrics.md and docs/equations.md again"
+	@echo "make docs         write the generated pages and tables of docs again"
+	@echo "make fixtures     other trainers' logs, written by their own code again; make fixtures-check compares two"
 	@echo "make tiny         train the embedded tiny model again; make tiny-report judges it"
 	@echo "make zoo          over 50 architectures against their own logits: docs/runs/zoo.md"
 	@echo "make bench-NAME   a table of docs/runs: any program of benchmarks/, with - for _"
@@ -55,6 +56,13 @@ check: lint
 docs: $(VENV)/.dev
 	$(BIN)/python tools/make_metrics_doc.py
 	$(BIN)/python tools/make_equations_doc.py
+	$(BIN)/python tools/make_watch_logs_doc.py
+
+fixtures: $(VENV)/.dev
+	$(BIN)/python tools/make_fixtures.py
+
+fixtures-check: $(VENV)/.dev
+	$(BIN)/python tools/make_fixtures.py --check trl-1.16 tensorboard
 
 tiny: $(VENV)/.dev
 	$(BIN)/python tools/build_tiny.py

@@ -25,18 +25,38 @@ LARGEST = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a folder of fixtures comes about. module: run as `python -m MODULE OUT`; its last line is the versions.
+    """How a folder of fixtures comes about.
 
-    needs: for pip; alone: those that are installed without what they depend on.
+    module: run as `python -m MODULE OUT ARGUMENTS`; its last line is the versions.
+    needs: for pip; alone: those that are installed without what they depend on. pinned: with constraints.txt.
     """
 
     module: str
     needs: tuple[str, ...]
     alone: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    pinned: bool = True
 
 
+OLD = {"module": "tools.fixtures.trl", "pinned": False}
+LOGGERS = "tools.fixtures.loggers"
 RECIPES = {
     "trl-1.16": Recipe(module="tools.fixtures.trl", needs=("trl==1.16.*", "pandas")),
+    "trl-0.24": Recipe(**OLD, needs=("trl==0.24.0", "transformers==4.57.1", "torch"), arguments=("grpo", "ppo")),
+    "trl-0.19": Recipe(**OLD, needs=("trl==0.19.1", "transformers==4.52.4", "torch"), arguments=("grpo", "ppo")),
+    "trl-0.14": Recipe(
+        **OLD,
+        needs=("trl==0.14.0", "transformers==4.48.3", "accelerate==1.10.1", "torch", "rich"),
+        arguments=("grpo-no-eval", "ppo"),
+    ),
+    "verl": Recipe(module="tools.fixtures.verl", needs=("torch", "orjson", "numpy"), alone=("verl==0.9.1",)),
+    "openrlhf": Recipe(module="tools.fixtures.openrlhf", needs=("torch", "tensorboard"), alone=("openrlhf==0.11.2",)),
+    "ms-swift": Recipe(module="tools.fixtures.ms_swift", needs=(), alone=("ms-swift==4.6.0",)),
+    "published": Recipe(module="tools.fixtures.published", needs=("transformers", "torch"), alone=("verl==0.9.1",)),
+    "tensorboard": Recipe(module=LOGGERS, needs=("torch", "tensorboard==2.21.*"), arguments=("tensorboard",)),
+    "wandb": Recipe(module=LOGGERS, needs=("wandb==0.31.0",), arguments=("wandb",)),
+    "trackio": Recipe(module=LOGGERS, needs=("trackio==0.43.0",), arguments=("trackio",)),
+    "prime-rl": Recipe(module=LOGGERS, needs=(), arguments=("prime-rl",)),
 }
 
 
@@ -44,10 +64,10 @@ def environment(recipe: Recipe, home: Path) -> Path:
     """A throw-away environment with what the recipe needs; its Python."""
     subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
     python = home / "bin" / "python"
-    for extra, packages in ((("--no-deps",), recipe.alone), ((), recipe.needs)):
+    pins = ["-c", str(ROOT / "constraints.txt")] if recipe.pinned else []
+    for extra, packages in ((["--no-deps"], recipe.alone), (pins, recipe.needs)):
         if packages:
-            command = [str(python), "-m", "pip", "install", "--quiet", *extra, *packages]
-            subprocess.run([*command, "-c", str(ROOT / "constraints.txt")], check=True)
+            subprocess.run([str(python), "-m", "pip", "install", "--quiet", *extra, *packages], check=True)
     return python
 
 
@@ -56,7 +76,7 @@ def make(name: str, python: str | None, out: Path) -> dict[str, str]:
     recipe = RECIPES[name]
     with tempfile.TemporaryDirectory() as scratch:
         program = python or str(environment(recipe, Path(scratch)))
-        command = [program, "-m", recipe.module, str(out)]
+        command = [program, "-m", recipe.module, str(out), *recipe.arguments]
         variables = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.strip().splitlines()[-1])
@@ -102,11 +122,13 @@ def differences(name: str, python: str | None) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[[], *RECIPES])
+    parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--check", action="store_true")
     given = parser.parse_args()
     pythons = dict(entry.split("=", 1) for entry in given.python)
+    if unknown := set(given.names) - RECIPES.keys():
+        parser.error(f"no fixtures {sorted(unknown)}; there are {sorted(RECIPES)}")
     wrong = []
     for name in given.names or RECIPES:
         if given.check:

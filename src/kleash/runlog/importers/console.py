@@ -17,7 +17,7 @@ _REPEATED = re.compile(r"\s*\[repeated \d+x across cluster\].*$")
 _VERL = re.compile(r"\bstep:(\d{1,18}) - (.+)")
 _OPENRLHF = re.compile(r"Global step (\d{1,18}): (\{.*\})")
 _SLIME = re.compile(r" - (?:rollout|step|perf|eval) (\d{1,18}): (\{.*\})")
-_TRL = re.compile(r"(\{'(?:loss|reward|grad_norm|eval_loss|objective/kl|eps|num_tokens)'.*'epoch': [^}]*\})")
+_TRL = re.compile(r"(\{'(?!train_runtime)[\w/.@-]+': [^{}]*'epoch': [^{}]*\})")
 _PAIR = re.compile(r"'([^']+)': (?:'([^']*)'|((?:np\.|torch\.)?\w*\([^)]*\)|[^,{}\[\]()]+))(?=[,}])")
 _SAMPLE = re.compile(r"Sample: (\[.*\])")
 _SETTING = re.compile(r"'(kl_loss_type|kl_penalty)': '([\w+]+)'")
@@ -33,7 +33,7 @@ class _Console:
         self.notes: list[str] = []
         self.config: dict[str, str] = {}
         self.kinds = {"verl": 0, "OpenRLHF": 0, "slime": 0, "TRL": 0}
-        self.rollout = 0
+        self.rollout: int | None = None
         self.sample_at: dict[int, int] = {}
         self._sample: int | None = None
 
@@ -50,18 +50,19 @@ class _Console:
         elif slime := _SLIME.search(text):
             if " - rollout " in text:
                 self.rollout = int(slime[1])
-            self.row("slime", self.rollout if " - step " in text else int(slime[1]), pairs(slime[2]))
+            update = " - step " in text and self.rollout is not None
+            self.row("slime", self.rollout if update else int(slime[1]), pairs(slime[2]), several=update)
         elif trl := _TRL.search(text):
             evaluated = trl[1].startswith("{'eval_")
             self.row("TRL", max(1, self.table.highest if evaluated else self.table.highest + 1), pairs(trl[1]))
         elif "Sample: [" in text:
             self._sample = at
 
-    def row(self, kind: str, step: int, items: Iterator[tuple[str, float]]) -> None:
+    def row(self, kind: str, step: int | None, items: Iterator[tuple[str, float]], several: bool = False) -> None:
         found = list(items)
-        if found:
+        if found and step is not None:
             self.kinds[kind] += 1
-            self.table.add(step, found)
+            (self.table.append if several else self.table.add)(step, found)
 
     def samples(self, wanted: tuple[int, ...] | None = None) -> list[SampleText]:
         """OpenRLHF prints one sample a step: [text of prompt and completion, reward]."""

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from kleash.errors import RunError
-from kleash.runlog.importers import kleash, mapped, others, tensorboard, trackio, trl, trl_files, wandb
+from kleash.runlog.importers import kleash, mapped, others, tensorboard, trackio, trl, trl_files, verl, wandb
 from kleash.runlog.importers.console import read_console
 from kleash.runlog.importers.csv_table import read_csv
 from kleash.runlog.importers.files import lines, looks_binary, open_log
@@ -21,7 +21,7 @@ from kleash.runlog.series import TrainLog
 
 #: In this order: TRL's keys are plain ones, OpenRLHF's plainer, and those of a table the plainest.
 VOCABULARIES: tuple[Vocabulary, ...] = (
-    others.VERL,
+    verl.VERL,
     others.NEMO_RL,
     others.PRIME_RL,
     others.SLIME,

@@ -12,6 +12,9 @@ from kleash.runlog.importers.steps import Steps
 from kleash.runlog.importers.table import Table
 from kleash.runlog.importers.vocabulary import Raw
 
+#: ms-swift's step, "5/100": no number, but a sign.
+COUNTER = "global_step/max_steps"
+
 
 def read_jsonl(paths: Sequence[Path], keep: frozenset[str] | None = None, step_key: str | None = None) -> Raw:
     """The rows of one file, or of the files of one run's parts (trainer and orchestrator).
@@ -20,16 +23,16 @@ def read_jsonl(paths: Sequence[Path], keep: frozenset[str] | None = None, step_k
         RunError: hardly a line is a JSON object with a step, or two runs are mixed.
     """
     where = paths[0] if len(paths) == 1 else paths[0].parent
-    table, notes = Table(str(where), keep), []
+    raw = Raw(path=where, table=Table(str(where), keep), container="JSONL")
     for path in paths:
-        notes += _read(path, table, Steps(step_key))
-        table.next_source()
-    return Raw(path=where, table=table, container="JSONL", notes=notes)
+        _read(path, raw, Steps(step_key))
+        raw.table.next_source()
+    return raw
 
 
-def _read(path: Path, table: Table, steps: Steps) -> list[str]:
+def _read(path: Path, raw: Raw, steps: Steps) -> None:
     bad = stepless = good = 0
-    notes: list[str] = []
+    table, notes = raw.table, raw.notes
     for _, line, ended in lines(path):
         if not line or line.isspace():
             continue
@@ -47,8 +50,10 @@ def _read(path: Path, table: Table, steps: Steps) -> list[str]:
         if step is None:
             stepless += 1
             continue
+        if not good and COUNTER in row:
+            raw.marks |= {COUNTER}
         good += 1
-        table.add(step, numbers(row))
+        (table.append if steps.several else table.add)(step, numbers(row))
     if not good:
         why = "is empty" if not (bad or stepless or notes) else "has no line that is a JSON object with a step"
         raise RunError(f'{path} {why}; kleash reads one row a line: {{"step": 1, "reward": 0.5, …}}')
@@ -56,7 +61,6 @@ def _read(path: Path, table: Table, steps: Steps) -> list[str]:
         notes.append(f"{bad} lines of {path.name} are no JSON objects, and left out")
     if stepless:
         notes.append(f"{stepless} rows of {path.name} have no step, and are left out")
-    return notes
 
 
 def _object(line: bytes) -> dict[str, Any] | None:

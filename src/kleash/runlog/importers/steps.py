@@ -28,19 +28,23 @@ _OF = re.compile(r"(\d{1,18})/\d+")
 class Steps:
     """Finds the step of each row. key: the user's choice.
 
-    slime counts rollouts and updates apart: a row of updates takes the step of the rollout that it learns from.
+    slime counts rollouts and updates apart: a row of updates takes the step of the rollout that it learns from, and
+    is one of several there (`several` is then true of the last row).
     """
 
     def __init__(self, key: str | None = None) -> None:
         self.keys = STEP_KEYS if key is None else (key,)
+        self.several = False
         self._rollout: int | None = None
 
     def of(self, row: Mapping[str, Any], otherwise: int | None = None) -> int | None:
+        self.several = False
         for key in self.keys:
             if key in row and (step := _step(row[key])) is not None:
                 if key == "rollout/step":
                     self._rollout = step
-                return self._rollout if key == "train/step" and self._rollout is not None else step
+                self.several = key == "train/step" and self._rollout is not None
+                return self._rollout if self.several else step
         return otherwise
 
 

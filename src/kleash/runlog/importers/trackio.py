@@ -36,7 +36,7 @@ def read_trackio(path: Path, keep: frozenset[str] | None = None, step_key: str |
                 step = steps.of(row, step)
                 left += step is None
                 if step is not None:
-                    table.add(step, numbers(row))
+                    (table.append if steps.several else table.add)(step, numbers(row))
             config = _config(database, name)
     except sqlite3.Error as error:
         raise RunError(f"cannot read {path} as a database of trackio: {error}") from error

@@ -62,6 +62,7 @@ GRPO = Vocabulary(
     kl=(KLSeries(key="kl", meaning="kl_ref", estimator="k3", unit="nats/token", note=_K3), _SAMPLER),
     absent="TRL's GRPO logs `kl` only where beta is not 0, and beta is 0 by default since version 0.19",
     averages=True,
+    strength="beta",
     adapt=_grpo_as_set,
 )
 OLD_GRPO = GRPO.but(
@@ -130,7 +131,7 @@ PPO = Vocabulary(
         ),
     ),
     absent="this log has no `objective/kl`",
-    averages=False,
+    strength="kl_coef",
     adapt=lambda vocabulary, raw: _ppo_as_set(vocabulary, raw),
 )
 ONLINE_DPO = PPO.but(

@@ -77,7 +77,6 @@ def read_state(path: Path, keep: frozenset[str] | None = None) -> tuple[Raw, str
         table=table,
         container=STATE,
         config=config if longest is None else config | {"max_steps": longest},
-        constants=known_beta(kind, config),
         notes=notes,
         smoothing=logging_steps if logging_steps and logging_steps > 0 else None,
         checkpoints=tuple(model for model in checkpoints_in(output) if last is None or model.step <= last),
@@ -91,13 +90,6 @@ def read_state(path: Path, keep: frozenset[str] | None = None) -> tuple[Raw, str
 def argument_files(home: Path, output: Path) -> list[Path]:
     newest = [model.path for model in checkpoints_in(output)][-1:]
     return [folder / "training_args.bin" for folder in (home, output, *newest)]
-
-
-def known_beta(kind: str | None, config: dict[str, Any]) -> dict[str, float]:
-    """beta does not change in TRL, and is in no row. (DPO's and KTO's are no strength of a penalty on the policy.)"""
-    name = {"GRPOConfig": "beta", "RLOOConfig": "beta", "PPOConfig": "kl_coef"}.get(kind or "")
-    beta = number(config.get(name)) if name and config.get(name) is not None else None
-    return {} if beta is None else {"beta": beta}
 
 
 def reward_names(table: Table) -> tuple[str, ...]:

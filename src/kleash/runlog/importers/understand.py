@@ -18,7 +18,7 @@ def understand(raw: Raw, vocabularies: Sequence[Vocabulary]) -> TrainLog:
         RunError: no vocabulary fits, or none of its columns has a row.
     """
     keys = {bare(key): key for key in raw.table.keys}
-    found = next((vocabulary for vocabulary in vocabularies if vocabulary.fits(set(keys))), None)
+    found = next((vocabulary for vocabulary in vocabularies if vocabulary.fits({*keys, *raw.marks})), None)
     if found is None:
         some = ", ".join(sorted(raw.table.keys)[:8]) or "none"
         raise RunError(
@@ -32,7 +32,9 @@ def understand(raw: Raw, vocabularies: Sequence[Vocabulary]) -> TrainLog:
     if not len(axis):
         raise RunError(f"{raw.path} has no step yet; there is nothing to judge")
     columns = {name: raw.table.column(key, axis) for name, key in plain.items()}
-    columns |= {name: np.full(len(axis), value) for name, value in raw.constants.items() if name not in columns}
+    beta = raw.config.get(vocabulary.strength or "")
+    if isinstance(beta, int | float) and "beta" not in columns:
+        columns["beta"] = np.full(len(axis), float(beta))
     measured = {series.key: kl_values(series, keys, raw, axis) for series in kls}
     tags = kl_columns(vocabulary, measured, columns)
     notes = [*raw.table.notes(), *raw.notes]
@@ -43,7 +45,7 @@ def understand(raw: Raw, vocabularies: Sequence[Vocabulary]) -> TrainLog:
         step=axis,
         columns=columns,
         kl=tags,
-        smoothing=raw.smoothing or (usual_gap(axis, columns) if vocabulary.averages else 1),
+        smoothing=(raw.smoothing or usual_gap(axis, columns)) if vocabulary.averages else 1,
         config=raw.config,
         checkpoints=raw.checkpoints,
         sample_steps=raw.sample_steps,

@@ -37,14 +37,14 @@ class Raw:
     """A log as read, before its keys are understood.
 
     smoothing: over how many steps a row averages; None where the container does not tell. config: what it tells of the
-    run's settings. constants: columns that the log does not hold but its settings do.
+    run's settings. marks: keys that tell the trainer but hold no number.
     """
 
     path: Path
     table: Table
     container: str
     config: dict[str, Any] = field(default_factory=dict)
-    constants: dict[str, float] = field(default_factory=dict)
+    marks: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     smoothing: int | None = None
     checkpoints: tuple[SavedModel, ...] = ()
@@ -61,7 +61,8 @@ class Vocabulary:
     keys for one column the first that the log has is taken. families: regular expression → template of the column.
     kl: the first of a meaning that the log has is the column, the others are columns "kl_ref/KEY" as logged. absent:
     why a log has no kl_ref. averages: rows are means over the steps since the row before.
-    adapt: the vocabulary as this log's settings make it.
+    strength: the setting that is beta, for trainers that do not log it. adapt: the vocabulary as this log's settings
+    make it.
     """
 
     trainer: str
@@ -72,6 +73,7 @@ class Vocabulary:
     kl: tuple[KLSeries, ...] = ()
     absent: str = "this log has no KL to the reference"
     averages: bool = False
+    strength: str | None = None
     adapt: "Callable[[Vocabulary, Raw], Vocabulary]" = lambda vocabulary, raw: vocabulary
 
     @property

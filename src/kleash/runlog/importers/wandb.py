@@ -23,7 +23,7 @@ BLOCK, HEAD = 32_768, 7
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 #: Field numbers of Record, and of RunRecord's config.
 HISTORY, CONFIG, RUN, EXIT = 2, 5, 17, 18
-CONFIG_OF_RUN = 6
+CONFIG_OF_RUN = 4
 #: Of a config's values only texts and numbers matter, and no long ones.
 LONGEST_VALUE = 100_000
 
@@ -127,7 +127,8 @@ class _Run:
                 counted = next((signed(value) for number_, value in fields(raw(content)) if number_ == 1), 0)
         step = self.steps.of(row, counted)
         if step is not None:
-            self.table.add(step, [(key, value) for key, value in numbers(row) if not key.startswith("_")])
+            add = self.table.append if self.steps.several else self.table.add
+            add(step, [(key, value) for key, value in numbers(row) if not key.startswith("_")])
 
 
 def _item(item: bytes) -> tuple[str, Any]:
