@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from tests.tolerances import EXACT, PRINTED
 
-from kleash.drift import statistics
+from kleash.drift import resampling, statistics
 from kleash.drift.records import Interval
 from kleash.drift.statistics import LEAST, mean, parts, proportion, quantiles, wilson
 
@@ -71,7 +71,7 @@ def test_percentile_t_drawn_document_by_document() -> None:
 
     value, error = ratio(by_document)
     pulls = []
-    for row in random.integers(30, size=(statistics.DRAWS, 30)):
+    for row in random.integers(30, size=(resampling.DRAWS, 30)):
         drawn, spread = ratio([by_document[i] for i in row])
         pulls.append((drawn - value) / spread)
     pulls.sort()
@@ -228,7 +228,7 @@ def test_a_part_without_tokens_is_not_measured() -> None:
 
 def test_an_audit_takes_less_than_two_seconds() -> None:
     """What 40,000 tokens in 300 documents cost, by the number of draws, not by the clock: draws are by document."""
-    pieces = statistics._times(300, statistics.DRAWS, 0)
-    assert sum(piece.size for piece in pieces) == 300 * statistics.DRAWS
-    assert all(piece.size <= statistics.AT_A_TIME for piece in pieces)
+    pieces = resampling._times(300, resampling.DRAWS, 0)
+    assert sum(piece.size for piece in pieces) == 300 * resampling.DRAWS
+    assert all(piece.size <= resampling.AT_A_TIME for piece in pieces)
     assert all((piece.sum(1) == 300).all() for piece in pieces)

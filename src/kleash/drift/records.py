@@ -18,6 +18,7 @@ Verdict = Literal[
     "improved, still itself",
     "unchanged",
 ]
+Outcome = Literal["gained", "LOST", "no gain", "unclear"]
 #: How a KL was had: from both whole distributions; at least so much (a server's top-k); from sampled tokens alone.
 Kind = Literal["exact", "lower bound", "sampled"]
 
@@ -202,7 +203,8 @@ class Pair:
 class Score:
     """One task, both sides on the same items. role: "task" (what was trained for), "sibling" of it, or "other".
 
-    change: tuned − base, paired by item. outcome: "gained", "LOST", "no gain", or "unclear" (too few items to tell).
+    change: tuned − base, paired by item; of all that are not "task" the intervals hold together. outcome: "gained",
+    "LOST", "no gain", or "unclear" (too few items to tell). family: tasks of one family are each other's siblings.
     """
 
     name: str
@@ -211,7 +213,8 @@ class Score:
     base: float
     tuned: float
     change: Interval
-    outcome: Literal["gained", "LOST", "no gain", "unclear"]
+    outcome: Outcome
+    family: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

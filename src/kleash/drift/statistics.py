@@ -9,14 +9,13 @@ Values that are not finite are left out; the caller counts them.
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from statistics import NormalDist
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kleash.drift.records import Interval
+from kleash.drift.resampling import cr1, percentile_t
 
 #: Fewer documents (or items) than this: no interval at all.
 LEAST = 25
@@ -29,17 +28,8 @@ ONE_CARRIES = "one document carries it"
 TOO_FAR_OUT = "too few tokens this far out"
 TOO_FEW_ITEMS = "too few items"
 
-#: Standard errors: a bound further away than this is none. It takes one document with nearly all of the variance, which
-#: a third of the draws leave out.
-NO_BOUND = 50.0
-#: Draws at 95 %; more where a smaller error is asked for, for its quantile lies further out.
-DRAWS = 2000
-#: Cells (draws × documents) that are drawn at a time.
-AT_A_TIME = 4_000_000
-
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
-Scale = Literal["plain", "log", "logit"]
 
 
 def mean(
@@ -61,7 +51,8 @@ def mean(
     """
     x, doc = _rows(values, document)
     sums, sizes = _totals(x, doc)
-    return _of_totals(sums, sizes, float(np.var(x, ddof=1)) if len(x) > 1 else 0.0, positive, alpha, seed)
+    variance = float(np.var(x, ddof=1)) if len(x) > 1 else None
+    return of_totals(sums, sizes, positive=positive, variance=variance, alpha=alpha, seed=seed)
 
 
 def proportion(flags: ArrayLike, document: ArrayLike, *, alpha: float = 0.05, seed: int = 0) -> Interval:
@@ -75,12 +66,12 @@ def proportion(flags: ArrayLike, document: ArrayLike, *, alpha: float = 0.05, se
     """
     x, doc = _rows(flags, document)
     sums, sizes = _totals(x, doc)
-    share, error = _cr1(sums, sizes)
+    share, error = cr1(sums, sizes)
     n, clusters = len(x), len(sizes)
     if clusters < LEAST:
         return _nothing(share, n, clusters)
     found = share * (1 - share) / error**2 if error else None
-    low, high = _percentile_t(sums, sizes, "logit", alpha, seed) if error else (math.nan, math.nan)
+    low, high = percentile_t(sums, sizes, "logit", alpha, seed) if error else (math.nan, math.nan)
     if math.isnan(low):
         z = NormalDist().inv_cdf(1 - alpha / 2)
         size = min(float(n), found or float(clusters)) * (z / _student(1 - alpha / 2, clusters - 1)) ** 2
@@ -114,7 +105,7 @@ def _quantile(x: Floats, doc: Whole, in_order: Floats, sizes: Floats, share: flo
     value = float(in_order[_place(share, n)])
     if clusters < LEAST:
         return _nothing(value, n, clusters)
-    _, error = _cr1(_totals((x <= value).astype(np.float64), doc)[0], sizes)
+    _, error = cr1(_totals((x <= value).astype(np.float64), doc)[0], sizes)
     known = {"value": value, "n": n, "clusters": clusters}
     if not error:  # every token is below it, or each document has the same share below it
         same = in_order[0] == in_order[-1]
@@ -171,28 +162,28 @@ def _totals(x: Floats, doc: Whole) -> tuple[Floats, Floats]:
     return np.bincount(doc, x).astype(np.float64), np.bincount(doc).astype(np.float64)
 
 
-def _cr1(sums: Floats, sizes: Floats) -> tuple[float, float]:
-    """The ratio Σ sums / Σ sizes and its cluster-robust standard error, with the factor G/(G−1)."""
-    n, clusters = sizes.sum(), len(sizes)
-    if not clusters:
-        return math.nan, math.nan
-    ratio = sums.sum() / n
-    if clusters == 1:
-        return float(ratio), math.nan
-    off = sums - ratio * sizes
-    return float(ratio), float(np.sqrt(clusters / (clusters - 1) * (off @ off)) / n)
+def of_totals(
+    sums: Floats,
+    sizes: Floats,
+    *,
+    positive: bool = False,
+    variance: float | None = None,
+    alpha: float = 0.05,
+    seed: int = 0,
+) -> Interval:
+    """The mean Σ sums / Σ sizes of documents of which only these are known, with its percentile-t interval.
 
-
-def _of_totals(sums: Floats, sizes: Floats, variance: float, positive: bool, alpha: float, seed: int) -> Interval:
+    variance: of single tokens, for the effective number; None: not known.
+    """
     n, clusters = int(sizes.sum()), len(sizes)
-    value, error = _cr1(sums, sizes)
+    value, error = cr1(sums, sizes)
     if clusters < LEAST:
         return _nothing(value, n, clusters)
     if not error:
         low = high = value
     else:
         scale = "log" if positive and bool((sums > 0).all()) else "plain"
-        low, high = _percentile_t(sums, sizes, scale, alpha, seed)
+        low, high = percentile_t(sums, sizes, scale, alpha, seed)
     bounded = not math.isnan(low)
     return Interval(
         value=value,
@@ -201,76 +192,9 @@ def _of_totals(sums: Floats, sizes: Floats, variance: float, positive: bool, alp
         standard_error=error,
         n=n,
         clusters=clusters,
-        effective_n=variance / error**2 if error else None,
+        effective_n=variance / error**2 if error and variance is not None else None,
         warning=_warning(sizes, ENOUGH) if bounded else ONE_CARRIES,
     )
-
-
-def _percentile_t(sums: Floats, sizes: Floats, scale: Scale, alpha: float, seed: int) -> tuple[float, float]:
-    """The interval of the ratio; NaN where the draws do not bound it."""
-    clusters = len(sizes)
-    value, error = _cr1(sums, sizes)
-    moments = np.stack([sums, sizes, sums * sums, sums * sizes, sizes * sizes], 1)
-    draws = max(DRAWS, math.ceil(DRAWS * 0.05 / alpha))
-    s, n, ss, sn, nn = np.concatenate([times @ moments for times in _times(clusters, draws, seed)]).T
-    ratio = s / n
-    spread = np.maximum(ss - 2 * ratio * sn + ratio**2 * nn, 0)  # rounding aside, a sum of squares
-    errors = np.sqrt(clusters / (clusters - 1) * spread) / n
-    scaled, slope = (change(np.append(ratio, value), scale) for change in (_to, _slope))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = (scaled[:-1] - scaled[-1]) / (errors * slope[:-1])
-    t = np.select([ratio == value, np.isnan(t)], [0.0, np.where(ratio < value, -np.inf, np.inf)], t)  # without spread
-    under, over = np.quantile(t, [alpha / 2, 1 - alpha / 2], method="inverted_cdf")
-    if max(abs(under), abs(over)) > NO_BOUND:
-        return math.nan, math.nan
-    middle, step = float(scaled[-1]), error * float(slope[-1])
-    return _back(middle - float(over) * step, scale), _back(middle - float(under) * step, scale)
-
-
-def _to(x: Floats, scale: Scale) -> Floats:
-    with np.errstate(divide="ignore"):
-        match scale:
-            case "log":
-                return np.log(x)
-            case "logit":
-                return np.log(x) - np.log1p(-x)
-            case _:
-                return x
-
-
-def _slope(x: Floats, scale: Scale) -> Floats:
-    """The derivative of `_to`."""
-    with np.errstate(divide="ignore"):
-        match scale:
-            case "log":
-                return 1 / x
-            case "logit":
-                return 1 / (x * (1 - x))
-            case _:
-                return np.ones_like(x)
-
-
-def _back(y: float, scale: Scale) -> float:
-    match scale:
-        case "log":
-            return math.exp(y)
-        case "logit":
-            return 1 / (1 + math.exp(-y))
-        case _:
-            return y
-
-
-@lru_cache(maxsize=4)
-def _times(clusters: int, draws: int, seed: int) -> tuple[Floats, ...]:
-    """How often each document is in each draw of as many documents, with replacement: [draws, clusters], in pieces."""
-    random = np.random.default_rng([seed, clusters])
-    step = max(1, AT_A_TIME // clusters)
-    pieces = []
-    for start in range(0, draws, step):
-        rows = min(step, draws - start)
-        chosen = random.integers(clusters, size=(rows, clusters)) + np.arange(rows)[:, None] * clusters
-        pieces.append(np.bincount(chosen.ravel(), minlength=rows * clusters).reshape(rows, clusters).astype(np.float64))
-    return tuple(pieces)
 
 
 def _warning(sizes: Floats, enough: int) -> str | None:
