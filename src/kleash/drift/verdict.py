@@ -203,13 +203,16 @@ def _floor_condition(drift: _Drift) -> Condition:
 
 
 def _size_conditions(drift: _Drift) -> list[Condition]:
+    low = f"lower bound {drift.low:.3g}, at least"
     return [
-        Condition(
-            text=f"noticeable: lower bound {drift.low:.3g}, at least {NOTICEABLE:g}", met=drift.low >= NOTICEABLE
-        ),
-        Condition(text=f"small: upper bound {drift.high:.3g}, at most {LARGE:g}", met=drift.high <= LARGE),
-        Condition(text=f"large: lower bound {drift.low:.3g}, at least {LARGE:g}", met=drift.low >= LARGE),
+        Condition(text=f"noticeable: {low} {NOTICEABLE:g}", met=drift.low >= NOTICEABLE),
+        Condition(text=f"small: {_upper(drift)}, at most {LARGE:g}", met=drift.high <= LARGE),
+        Condition(text=f"large: {low} {LARGE:g}", met=drift.low >= LARGE),
     ]
+
+
+def _upper(drift: _Drift) -> str:
+    return f"upper bound {drift.high:.3g}" if math.isfinite(drift.high) else "upper bound not known"
 
 
 def bounds(interval: Interval) -> str:
