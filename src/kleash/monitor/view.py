@@ -1,0 +1,106 @@
+"""A training log as the rules look at it: columns in one unit, texts measured, windows in rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from kleash.monitor import texts
+from kleash.monitor.causal import Floats
+from kleash.records import Target
+from kleash.runlog.series import SampleText, TrainLog
+
+#: Rows that a baseline is taken from: few, so that a run that breaks early is not its own baseline.
+WARM_UP = 8
+#: Of so many steps with samples the texts are read; of more, every second, fourth, … one.
+MOST_SAMPLED = 512
+
+
+@dataclass(frozen=True)
+class View:
+    """One log and what was asked of it. budget: a ceiling on kl_ref that the person gave."""
+
+    log: TrainLog
+    budget: Target | None = None
+    _cache: dict[str, Floats | None] = field(default_factory=dict)
+
+    def column(self, name: str) -> Floats | None:
+        """A column in which at least one row holds a number."""
+        return self.log.column(name)
+
+    def family(self, prefix: str) -> dict[str, Floats]:
+        return {name: x for name, x in self.log.family(prefix).items() if np.isfinite(x).any()}
+
+    @property
+    def rows(self) -> int:
+        return len(self.log.step)
+
+    def step(self, row: int) -> int:
+        return int(self.log.step[row])
+
+    def around(self, within: int, row: int, last: int) -> int:
+        """± rows about a row as ± steps, none of them after row `last`."""
+        low, high = max(row - within, 0), min(row + within, last)
+        return max(self.step(row) - self.step(low), self.step(high) - self.step(row), 1)
+
+    @cached_property
+    def kl(self) -> Floats | None:
+        """kl_ref in nats per token, where it is known; else per sequence by the lengths."""
+        found = self.column("kl_ref")
+        if found is not None:
+            return found
+        sequence, length = self.column("kl_ref_sequence"), self.column("length")
+        return None if sequence is None or length is None else sequence / length
+
+    @cached_property
+    def kl_sequence(self) -> Floats | None:
+        """kl_ref in nats per sequence."""
+        found = self.column("kl_ref_sequence")
+        if found is not None:
+            return found
+        token, length = self.column("kl_ref"), self.column("length")
+        return None if token is None or length is None else token * length
+
+    @cached_property
+    def held_out(self) -> dict[str, Floats]:
+        """Every score that the run is not trained on: held out, and known to be true."""
+        return self.family("held_out/") | {f"gold {name}": x for name, x in self.family("gold/").items()}
+
+    @cached_property
+    def sampled(self) -> dict[int, list[SampleText]]:
+        """Samples by step, of the steps that are read."""
+        steps: Sequence[int] = self.log.sample_steps
+        stride = 1
+        while len(steps) > stride * MOST_SAMPLED:
+            stride *= 2
+        by_step: dict[int, list[SampleText]] = {}
+        if steps:
+            for sample in self.log.samples(tuple(steps[::stride])):
+                by_step.setdefault(sample.step, []).append(sample)
+        return by_step
+
+    def text(self, name: str) -> Floats | None:
+        """A measure of the samples' texts by row: as logged, else measured here (`texts.MEASURES`)."""
+        logged = self.column(name)
+        if logged is not None:
+            return logged
+        if name not in self._cache:
+            self._cache[name] = self._measured(name)
+        return self._cache[name]
+
+    def _measured(self, name: str) -> Floats | None:
+        if not self.sampled:
+            return None
+        values = np.full(self.rows, np.nan)
+        for step, samples in self.sampled.items():
+            row = int(np.searchsorted(self.log.step, step))
+            if row < self.rows and self.log.step[row] == step:
+                found = texts.MEASURES[name](samples)
+                values[row] = np.nan if found is None else found
+        return values if np.isfinite(values).any() else None
+
+    def quotes(self, row: int, most: int = 3) -> list[str]:
+        """Completions of the nearest step with samples at or before the row."""
+        steps = [step for step in self.sampled if step <= self.step(row)]
+        return [sample.completion for sample in self.sampled[max(steps)][:most]] if steps else []

@@ -1,0 +1,190 @@
+"""Every rule: it speaks on its planted fault, and is silent on a healthy run that has all columns."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tests.monitor.logs import K1, K3, log, noisy
+
+from kleash.monitor import examine
+from kleash.monitor.rules import RULES, SIGNS
+from kleash.monitor.view import View
+from kleash.records import Target
+from kleash.runlog.findings import NotEvaluated
+from kleash.runlog.series import KLTag, TrainLog
+
+N = 150
+ROW = np.arange(N)
+LATE = ROW >= 90
+WORDS = (
+    "the soup was warm and bread fresh we stayed until nine rain cold road of new shoes for my friend".split()  # noqa: SIM905
+)
+PAIRS = list(zip(WORDS[:6], WORDS[6:12], strict=True))
+ABSENT = KLTag(meaning="kl_ref", key=None, estimator=None, unit=None, state="absent")
+CLAMPED = KLTag(meaning="kl_ref", key="kl", estimator="k3", unit="nats/token", clamp=10.0)
+#: What a run at its target looks like; a fault changes a few of these columns.
+USUAL = {
+    "kl_ref": 0.1 * (1 - np.exp(-ROW / 20)) + noisy(0, 0, 0.002, N) * (ROW > 0),
+    "reward": 0.2 + 0.5 * (1 - np.exp(-ROW / 25)) + noisy(1, 0, 0.01, N),
+    "reward_std": noisy(2, 0.3, 0.01, N),
+    "reward/format": 0.2 + 0.5 * (1 - np.exp(-ROW / 25)) + noisy(3, 0, 0.01, N),
+    "reward/correct": 0.3 + 0.4 * (1 - np.exp(-ROW / 30)) + noisy(4, 0, 0.01, N),
+    "entropy": noisy(5, 1.3, 0.02, N),
+    "length": noisy(6, 40, 1, N),
+    "truncated": np.abs(noisy(7, 0.03, 0.005, N)),
+    "clip_fraction": np.abs(noisy(8, 0.02, 0.003, N)),
+    "grad_norm": np.abs(noisy(9, 1.0, 0.1, N)),
+    "loss": noisy(10, 0.5, 0.05, N),
+    "groups_without_spread": np.abs(noisy(11, 0.1, 0.02, N)),
+    "reward_length_correlation": noisy(12, 0.1, 0.05, N),
+    "kl_sampler": np.abs(noisy(13, 1e-6, 1e-7, N)),
+    "beta": 0.04 + 0.01 * np.exp(-ROW / 10),
+}
+
+
+def sentences(step: int) -> list[str]:
+    generator = np.random.default_rng(step)
+    return [" ".join(generator.permutation(WORDS)[:12]) for _ in range(6)]
+
+
+def run(*, texts: Callable[[int], list[str]] = sentences, without=(), **changed) -> TrainLog:
+    options = {k: changed.pop(k) for k in ("tag", "target_unit", "config", "steps") if k in changed}
+    columns = {name: x for name, x in USUAL.items() if name not in without}
+    columns |= {name.replace("__", "/"): np.broadcast_to(x, N) for name, x in changed.items()}
+    samples = {step: texts(step) for step in range(0, N, 5)}
+    return log(samples=samples, **{"tag": K3, **options}, **columns)
+
+
+def later(changed: list[str]) -> Callable[[int], list[str]]:
+    return lambda step: changed if step >= 90 else sentences(step)
+
+
+FAULTS: dict[str, TrainLog] = {
+    "kl not measured": run(without=("kl_ref",), tag=ABSENT),
+    "kl over budget": run(kl_ref=np.where(LATE, 0.4, USUAL["kl_ref"])),
+    "kl runaway": run(kl_ref=0.01 * np.exp(0.08 * np.maximum(ROW - 60, 0))),
+    "kl spike": run(kl_ref=np.where(ROW == 100, 30.0, USUAL["kl_ref"])),
+    "kl up, reward flat": run(kl_ref=0.05 + 0.004 * ROW, reward=noisy(20, 0.5, 0.01, N)),
+    "negative kl": run(kl_ref=noisy(21, -0.02, 0.005, N), tag=K1),
+    "kl at the start": run(kl_ref=0.08 + noisy(22, 0, 0.001, N)),
+    "kl at its clamp": run(kl_ref=np.where(LATE, 6.0, 0.1), tag=CLAMPED),
+    "leash too tight": run(kl_ref=np.abs(noisy(23, 1e-6, 1e-7, N)), reward=noisy(24, 0.3, 0.01, N)),
+    "price of a nat": run(kl_ref=0.1 + 0.005 * ROW, reward=0.5 + 1e-4 * ROW + noisy(25, 0, 1e-3, N), beta=0.05),
+    "shorter under the charge": run(length=np.where(LATE, 15.0, 40.0), beta=np.where(ROW > 80, 0.2, 0.05)),
+    "beta pinned": run(beta=0.001, target=np.full(N, 0.02), target_unit="nats/token"),
+    "beta oscillating": run(beta=0.05 * np.exp(2 * np.sin(ROW / 3) * LATE)),
+    "reference moved": run(kl_ref=np.where(ROW < 100, 0.2, 0.2 * (1 - np.exp(-(ROW - 100) / 20))) * (ROW > 0)),
+    "reward up, quality down": run(held_out__accuracy=np.where(ROW % 10 == 0, np.where(LATE, 0.3, 0.6), np.nan)),
+    "components part, few rows": log(
+        steps=[10, 20, 30, 40], reward=[0.5, 0.6, 0.7, 0.8], reward__format=[0.2, 0.4, 0.6, 0.9],
+        reward__correct=[0.4, 0.3, 0.2, 0.1], tag=K3,
+    ),
+    "reward up, kl accelerating": run(
+        kl_ref=0.02 + 0.3 * np.maximum(ROW - 60, 0) ** 2 / 900, reward=0.2 + 0.004 * ROW + noisy(26, 0, 0.005, N)
+    ),
+    "reward spread gone": run(groups_without_spread=np.where(LATE, 1.0, 0.1)),
+    "reward follows length": run(
+        length=np.where(LATE, 100.0, 40.0), reward_length_correlation=np.where(LATE, 0.8, 0.1)
+    ),
+    "entropy collapse": run(entropy=np.where(LATE, 0.01, 1.3)),
+    "entropy explosion": run(entropy=np.where(LATE, 3.0, 1.3)),
+    "clip fraction": run(clip_fraction=np.where(LATE, 0.5, 0.02)),
+    "sampler mismatch": run(kl_sampler=np.where(LATE, 0.05, 1e-6)),
+    "gradient norm": run(grad_norm=np.where(LATE, 500.0, 1.0)),
+    "not finite": run(loss=np.where(LATE, np.nan, 0.5)),
+    "dead run": run(reward=np.where(LATE, 0.0, USUAL["reward"])),
+    "answers do not end": run(truncated=np.where(LATE, 0.95, 0.03)),
+    "repetition": run(texts=later(["we were glad and we were glad and we were glad and we were glad and warm"] * 6)),
+    "compressible": run(texts=later(["the soup was warm and the bread was fresh tonight"] * 12)),
+    "variety": run(texts=later(["the soup was warm and the bread was fresh tonight"] * 12)),
+    "one opening": run(texts=later([f"Certainly here is {w} and more {v}" for w, v in PAIRS])),
+    "one answer": run(texts=later(["it was lovely"] * 6)),
+    "markup": run(texts=later([f"## {w}\n- **{v}**\n- `{w}` it" for w, v in PAIRS])),
+    "script": run(texts=later(["Суп был тёплый и хлеб был свежий"] * 6)),
+    "degenerate": run(texts=later(["!" * 60] * 6)),
+    "likelihood displacement": run(margin=0.1 * ROW, logp_chosen=np.where(LATE, -90.0, -50.0)),
+}  # fmt: skip
+
+
+def fired(name: str, seen: TrainLog) -> bool:
+    rule = next(rule for rule in RULES if rule.name == name)
+    found = rule.scan(View(seen))
+    return not isinstance(found, NotEvaluated) and bool(found)
+
+
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_a_planted_fault_is_found(name: str) -> None:
+    assert fired(name, FAULTS[name])
+
+
+def test_copying_is_found() -> None:
+    from dataclasses import replace
+
+    from kleash.runlog.series import SampleText
+
+    asked = "tell me about the soup that you had at the inn by the lake"
+    texts = [
+        SampleText(step=step, prompt=f"{asked} {n}", completion=asked if step >= 90 else sentences(step)[n])
+        for step in range(0, N, 5)
+        for n in range(6)
+    ]
+    seen = replace(run(), samples=lambda steps: texts)
+    assert fired("copying", seen)
+    assert not fired("copying", run())
+
+
+def test_every_rule_has_its_fault() -> None:
+    assert set(FAULTS) | {"copying"} == {rule.name for rule in RULES}
+    assert set(SIGNS) <= {rule.name for rule in RULES}
+
+
+def test_a_healthy_run_is_healthy() -> None:
+    found = examine(run(target=np.full(N, 0.1), target_unit="nats/token"))
+    assert found.verdict == "healthy", [finding.what for finding in found.findings]
+    assert len(found.evaluated) > 25
+
+
+def test_a_budget_of_ones_own_comes_first() -> None:
+    rule = next(rule for rule in RULES if rule.name == "kl over budget")
+    far = FAULTS["kl over budget"]
+    assert rule.scan(View(far))
+    assert rule.scan(View(far, Target(1.0, "nats/token"))) == []
+    assert examine(run(), budget=Target(0.05, "nats/token")).headline == "KL over your budget"
+
+
+def test_the_default_budget_is_silent_where_a_held_out_score_is_logged() -> None:
+    far = np.where(LATE, 0.4, USUAL["kl_ref"])
+    held_out = np.where(ROW % 10 == 0, 0.3 + 0.003 * ROW, np.nan)
+    assert not fired("kl over budget", run(kl_ref=far, held_out__accuracy=held_out))
+
+
+def test_a_real_spike_is_told_from_an_estimators() -> None:
+    here = ROW == 100
+    moved = {"entropy": np.where(here, 4.0, 1.3), "reward": np.where(here, -1, 0.5)}
+    real = examine(run(kl_ref=np.where(here, 3.0, USUAL["kl_ref"]), **moved))
+    spike = next(finding for finding in real.findings if finding.rule == "kl spike")
+    assert spike.severity == "warning"
+    assert "reward and entropy" in spike.what
+
+
+def test_what_is_missing_is_named() -> None:
+    found = examine(log(entropy=noisy(30, 1.0, 0.02, 50)))
+    missing = {one.rule: one.needs for one in found.not_evaluated}
+    assert missing["reward up, quality down"] == "the reward, and a held-out score or two components"
+    assert missing["repetition"] == "samples, or seq_rep_4 in the log"
+    assert "entropy collapse" in found.evaluated
+
+
+def test_a_log_without_anything_is_not_evaluated() -> None:
+    found = examine(log(steps=[], nothing=[]))
+    assert (found.verdict, found.findings) == ("not evaluated", ())
+
+
+def test_signs_of_two_kinds_make_gaming() -> None:
+    texts = later(["glad and glad and glad and glad"] * 6)
+    found = examine(run(kl_ref=0.01 * np.exp(0.08 * np.maximum(ROW - 60, 0)), texts=texts))
+    assert found.headline == "GAMING THE REWARD"
+    first = found.findings[0]
+    assert first.sure in ("likely", "sure")
+    assert first.numbers["signs"] >= 2
+    assert first.after
