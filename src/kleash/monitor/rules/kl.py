@@ -1,7 +1,6 @@
 """Rules that read the KL of policy and reference."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -22,7 +21,7 @@ class OverBudget:
     alone is for logs without lengths. Published healthy runs have 0.02–0.15 nats/token and up to 40 nats/sequence.
     """
 
-    name: ClassVar[str] = "kl over budget"
+    name: str = "kl over budget"
     over_target: float = 2.0
     per_sequence: float = 10.0
     per_token: float = 0.15
@@ -87,7 +86,7 @@ class Runaway:
     From 0.5 nats/token on, half of all tokens could be told from the reference's; below it growth is the usual start.
     """
 
-    name: ClassVar[str] = "kl runaway"
+    name: str = "kl runaway"
     times: float = 3.0
     window: int = 20
     level: float = 0.5
@@ -120,7 +119,7 @@ class Spike:
     k3 of a single token can be any size (OpenRLHF#931: ratios of 5e8 in a run that was well).
     """
 
-    name: ClassVar[str] = "kl spike"
+    name: str = "kl spike"
     times: float = 10.0
     deviations: float = 12.0
     window: int = 21
@@ -168,7 +167,7 @@ class Spike:
 class UpWhileFlat:
     """KL climbs and the reward does not: drift that buys nothing."""
 
-    name: ClassVar[str] = "kl up, reward flat"
+    name: str = "kl up, reward flat"
     window: int = 40
     times: float = 1.5
     least: float = 0.05

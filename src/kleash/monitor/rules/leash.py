@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from kleash.monitor.view import WARM_UP, View
 class TooTight:
     """KL at the noise floor and a flat reward: the leash, or the learning rate, lets nothing happen."""
 
-    name: ClassVar[str] = "leash too tight"
+    name: str = "leash too tight"
     floor: float = 1e-4
     window: int = 40
     hold: int = 30
@@ -45,7 +45,7 @@ class TooTight:
 class Price:
     """What a nat earns, fallen under what it costs: at a fixed beta, drift goes on although it no longer pays."""
 
-    name: ClassVar[str] = "price of a nat"
+    name: str = "price of a nat"
     window: int = 40
     share: float = 0.5
     least: float = 2.0
@@ -89,7 +89,7 @@ def _in_deviations(config: Mapping[str, Any]) -> bool:
 class ShorterUnderCharge:
     """Answers shrink while beta rises: a charge per sequence is escaped by saying less."""
 
-    name: ClassVar[str] = "shorter under the charge"
+    name: str = "shorter under the charge"
     length: float = 0.6
     beta: float = 1.5
     hold: int = 8
@@ -118,7 +118,7 @@ class ShorterUnderCharge:
 class Pinned:
     """An adapted beta that stands still while its KL is off its target: it has met a bound."""
 
-    name: ClassVar[str] = "beta pinned"
+    name: str = "beta pinned"
     off: float = 1.5
     hold: int = 20
 
@@ -149,7 +149,7 @@ class Pinned:
 class Oscillating:
     """Beta swings: its direction turns again and again, each swing a multiple of beta."""
 
-    name: ClassVar[str] = "beta oscillating"
+    name: str = "beta oscillating"
     swing: float = 3.0
     window: int = 40
     turns: int = 4
@@ -195,7 +195,7 @@ def _carried(x: causal.Floats) -> causal.Floats:
 class ReferenceMoved:
     """The KL falls to almost nothing from one row to the next: the reference was set to the policy."""
 
-    name: ClassVar[str] = "reference moved"
+    name: str = "reference moved"
     from_level: float = 0.02
     to_share: float = 0.1
 

@@ -1,7 +1,6 @@
 """Rules that ask whether the KL of a log is one: measured at all, from the right reference, by sound samples."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -17,7 +16,7 @@ _NO_KL = "the KL of policy and reference"
 class Negative:
     """A mean KL below 0 for long: k1 may dip, but not stay (the samples are then not the policy's); k3 may never."""
 
-    name: ClassVar[str] = "negative kl"
+    name: str = "negative kl"
     window: int = 20
     sure: float = 5.0
     never: float = -1e-4
@@ -53,7 +52,7 @@ class Negative:
 class AtStart:
     """A KL above rounding before the first update: the reference is not the policy that the run began with."""
 
-    name: ClassVar[str] = "kl at the start"
+    name: str = "kl at the start"
     level: float = 0.01
 
     def scan(self, view: View) -> Scanned:
@@ -85,7 +84,7 @@ class AtStart:
 class NotMeasured:
     """No KL in the log: absent, a constant 0 where nothing is measured, or never a number."""
 
-    name: ClassVar[str] = "kl not measured"
+    name: str = "kl not measured"
 
     def scan(self, view: View) -> Scanned:
         if view.kl is not None or view.kl_sequence is not None:
@@ -117,7 +116,7 @@ class NotMeasured:
 class AtClamp:
     """A mean at the bound that the trainer cuts each token's KL to: what ran away is no longer pulled back."""
 
-    name: ClassVar[str] = "kl at its clamp"
+    name: str = "kl at its clamp"
     share: float = 0.3
     hold: int = 3
 

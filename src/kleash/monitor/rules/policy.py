@@ -1,7 +1,6 @@
 """Rules that read the policy and its updates: entropy, clipping, gradients, the sampler, lengths."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from kleash.monitor.view import WARM_UP, View
 class EntropyCollapse:
     """Entropy nearly gone: every answer is certain, and nothing new is tried. Falling is usual, vanishing is not."""
 
-    name: ClassVar[str] = "entropy collapse"
+    name: str = "entropy collapse"
     share: float = 0.1
     level: float = 0.1
     hold: int = 8
@@ -43,7 +42,7 @@ class EntropyCollapse:
 class EntropyExplosion:
     """Entropy far above where it began: the policy scatters."""
 
-    name: ClassVar[str] = "entropy explosion"
+    name: str = "entropy explosion"
     times: float = 1.8
     more: float = 0.5
     hold: int = 6
@@ -72,7 +71,7 @@ class EntropyExplosion:
 class Clipped:
     """Much of every update is clipped: the step is too large for its clip."""
 
-    name: ClassVar[str] = "clip fraction"
+    name: str = "clip fraction"
     share: float = 0.3
     hold: int = 5
 
@@ -97,7 +96,7 @@ class Clipped:
 class SamplerMismatch:
     """Sampler and trainer disagree about the same tokens: ten times the 1e-3 nats of NeMo-RL's guide."""
 
-    name: ClassVar[str] = "sampler mismatch"
+    name: str = "sampler mismatch"
     level: float = 0.01
     hold: int = 5
 
@@ -124,7 +123,7 @@ class SamplerMismatch:
 class Gradients:
     """Gradient norms a hundred times the usual, more than once."""
 
-    name: ClassVar[str] = "gradient norm"
+    name: str = "gradient norm"
     times: float = 100.0
     hold: int = 2
 
@@ -150,7 +149,7 @@ class Gradients:
 class NotFinite:
     """A loss, gradient or reward that was a number and is none any more, to the end of the log."""
 
-    name: ClassVar[str] = "not finite"
+    name: str = "not finite"
     hold: int = 3
 
     def scan(self, view: View) -> Scanned:
@@ -187,7 +186,7 @@ class NotFinite:
 class Dead:
     """The reward stands still to the last digit: nothing is learned, or nothing is scored."""
 
-    name: ClassVar[str] = "dead run"
+    name: str = "dead run"
     hold: int = 20
 
     def scan(self, view: View) -> Scanned:
@@ -216,7 +215,7 @@ class Dead:
 class Truncated:
     """Most answers are cut at the limit, and were not before: they no longer end."""
 
-    name: ClassVar[str] = "answers do not end"
+    name: str = "answers do not end"
     share: float = 0.6
     began: float = 0.3
     hold: int = 5

@@ -1,7 +1,6 @@
 """Rules for runs on preferences (DPO and its family)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from kleash.monitor import causal
 from kleash.monitor.rule import Scanned, findings, needs, shown
@@ -15,7 +14,7 @@ class Displaced:
     Some fall is usual (arXiv 2410.08847); by this share of the log-prob it began with it is told.
     """
 
-    name: ClassVar[str] = "likelihood displacement"
+    name: str = "likelihood displacement"
     share: float = 0.25
     hold: int = 5
 

@@ -1,7 +1,6 @@
 """Rules that set the reward beside what it should mean."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -38,7 +37,7 @@ class Apart:
     deviations.
     """
 
-    name: ClassVar[str] = "reward up, quality down"
+    name: str = "reward up, quality down"
     share: float = 0.2
     deviations: float = 3.0
     hold: int = 3
@@ -99,7 +98,7 @@ class FewRows:
     Too few to be sure of anything, and just what the first minutes of a format hack look like (open-r1#255).
     """
 
-    name: ClassVar[str] = "components part, few rows"
+    name: str = "components part, few rows"
     falls: float = 0.5
     rises: float = 0.3
 
@@ -147,7 +146,7 @@ class Hacking:
     score rises too: then what is learned carries over.
     """
 
-    name: ClassVar[str] = "reward up, kl accelerating"
+    name: str = "reward up, kl accelerating"
     window: int = 20
     far: float = 0.3
     times: float = 3.0
@@ -192,7 +191,7 @@ class Hacking:
 class SpreadGone:
     """Groups whose scores are all equal give no gradient: nearly all of them, for long."""
 
-    name: ClassVar[str] = "reward spread gone"
+    name: str = "reward spread gone"
     share: float = 0.9
     hold: int = 10
 
@@ -217,7 +216,7 @@ class SpreadGone:
 class LengthCoupled:
     """The reward pays for length: score and length go together within a step, and answers have grown much longer."""
 
-    name: ClassVar[str] = "reward follows length"
+    name: str = "reward follows length"
     correlation: float = 0.5
     grown: float = 2.0
     hold: int = 8
