@@ -136,7 +136,8 @@ class _Planes:
                 if cols.start >= cols.stop:
                     continue
                 same = last is not None and last[0] is side.weight and last[1] == cols
-                head = last[2] if last is not None and same else side.head(cols)
+                # not side.head(cols): that copies a head which does not begin at a cache line
+                head = last[2] if last is not None and same else side.weight[cols].to(side.hidden.dtype)
                 side.fill(head, rows, cols, plane[:, cols])
                 last = (side.weight, cols, head)
         return out
