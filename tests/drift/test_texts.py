@@ -102,7 +102,7 @@ def test_a_cap_takes_whole_documents_spread_over_domains(pair: Pair) -> None:
 
 def test_a_text_longer_than_the_context_is_cut_and_counted(pair: Pair) -> None:
     (document,) = prepared([text(0, "a", 100)], pair)
-    assert pair.context == 64
+    assert pair.reading.context == 64
     assert (len(document.prompt_base), len(document.ids), document.cut) == (2, 62, 39)
     assert not document.ended
 

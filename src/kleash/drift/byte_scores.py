@@ -31,10 +31,10 @@ def measure_bytes(pair: Pair, texts: Sequence[Text]) -> ByteTable:
     fits = [
         n
         for n, documents in enumerate(zip(*sides, strict=True))
-        if all(d.ids and len(d.prompt_base) + len(d.ids) <= pair.context for d in documents)
+        if all(d.ids and len(d.prompt_base) + len(d.ids) <= pair.reading.context for d in documents)
     ]
     if not fits:
-        raise UsageError(f"none of these texts fits into a context of {pair.context} tokens")
+        raise UsageError(f"none of these texts fits into a context of {pair.reading.context} tokens")
     bits = [
         _bits(model, [documents[n] for n in fits])
         for model, documents in zip((pair.base, pair.tuned), sides, strict=True)
@@ -55,7 +55,7 @@ def _documents(model: Model, texts: Sequence[Text]) -> list[Document]:
     tokenizer, ends = model.tokenizer, model.opened.loaded.ends.eos_ids
     begin = ends[0] if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     asked = [text for text in texts if text.prompt]
-    known = dict(zip((t.id for t in asked), encoded(asked, model, model.opened.policy.rows), strict=True))
+    known = dict(zip((t.id for t in asked), encoded(asked, model.reader, model.reader.rows), strict=True))
     found = []
     for text in texts:
         prompt, ids = known.get(text.id) or ([begin], bare_ids([text.answer], tokenizer)[0])

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from kleash.drift.sources import Model, Pair
+from kleash.drift.reading import Reader, Reading
 from kleash.drift.table import CLASSES, Document
 from kleash.models.prompts import CONTEXT_TOKENS
 from kleash.models.token_classes import FORMAT
@@ -26,16 +26,11 @@ class Named(Protocol):
     def shown(self) -> str: ...
 
 
-def smaller(pair: Pair) -> Model:
-    """The side with fewer tokens, all of which the other has too."""
-    return pair.base if pair.parity.vocabulary[0] <= pair.parity.vocabulary[1] else pair.tuned
-
-
 def document_of(
     text: Named,
     prompts: tuple[tuple[int, ...], tuple[int, ...]],
     ids: tuple[int, ...],
-    pair: Pair,
+    reading: Reading,
     *,
     ended: bool = True,
 ) -> Document:
@@ -43,9 +38,9 @@ def document_of(
 
     That is at the end of its context, or at a token that only the other one has.
     """
-    reader = smaller(pair)
-    room = max(0, pair.context - max(map(len, prompts)))
-    kept = ids[: next((n for n, i in enumerate(ids[:room]) if i >= pair.compared.shared), room)]
+    reader = reading.smaller
+    room = max(0, reading.context - max(map(len, prompts)))
+    kept = ids[: next((n for n, i in enumerate(ids[:room]) if i >= reading.shared), room)]
     pieces = pieces_of(kept, prompts[0], reader.tokenizer)
     return Document(
         id=text.id,
@@ -85,8 +80,8 @@ def _decoded(ids: list[int], tokenizer: Any) -> str:
     return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
-def _class(token: int, piece: str, reader: Model) -> int:
-    if token in reader.opened.loaded.ends.eos_ids:
+def _class(token: int, piece: str, reader: Reader) -> int:
+    if token in reader.ends.eos_ids:
         return CLASSES.index("eos")
     if token in reader.tokenizer.added_tokens_decoder or token in reader.tokenizer.all_special_ids:
         return CLASSES.index("template")

@@ -11,6 +11,7 @@ import torch
 
 from kleash.drift import records
 from kleash.drift.parity import Compared, Template, compare_tokens
+from kleash.drift.reading import Reader, Reading
 from kleash.drift.shards import refuse_shards
 from kleash.errors import UsageError
 from kleash.models import adapters, checkpoint_files
@@ -56,8 +57,11 @@ class Model:
         return self.opened.loaded.tokenizer
 
     @property
-    def context(self) -> int:
-        return self.opened.loaded.context
+    def reader(self) -> Reader:
+        loaded = self.opened.loaded
+        return Reader(
+            tokenizer=loaded.tokenizer, ends=loaded.ends, rows=self.opened.policy.rows, context=loaded.context
+        )
 
     @contextmanager
     def running(self) -> Iterator[Policy]:
@@ -79,9 +83,16 @@ class Pair:
         return self.compared.parity
 
     @property
-    def context(self) -> int:
-        """Positions that both models were made for."""
-        return min(self.base.context, self.tuned.context)
+    def reading(self) -> Reading:
+        """How texts become tokens that both can read."""
+        vocabulary = self.parity.vocabulary
+        return Reading(
+            base=self.base.reader,
+            tuned=self.tuned.reader,
+            shared=self.compared.shared,
+            used_template=self.parity.used_template,
+            base_is_smaller=vocabulary[0] <= vocabulary[1],
+        )
 
 
 def open_pair(base: str, tuned: str, asked: Asked | None = None) -> Pair:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from kleash.drift.builtin import builtin_set
-from kleash.drift.scored import document_of, smaller
-from kleash.drift.sources import Model, Pair
+from kleash.drift.reading import Reader, Reading
+from kleash.drift.scored import document_of
+from kleash.drift.sources import Pair
 from kleash.drift.table import Document
 from kleash.errors import UsageError
 from kleash.models.answers import encode_answers
@@ -110,7 +111,7 @@ def _text(number: int, row: Any, source: str) -> Text:
     return Text(prompt=prompt, answer=answer, **given)
 
 
-def prepared(texts: Sequence[Text], pair: Pair, tokens: int | None = None) -> list[Document]:
+def prepared(texts: Sequence[Text], pair: Pair | Reading, tokens: int | None = None) -> list[Document]:
     """Texts as scored tokens, whole documents, one of each domain in turn, until `tokens` are reached (one at least).
 
     Texts without an answer are left out: they have nothing to score. Texts longer than the context are cut.
@@ -118,6 +119,7 @@ def prepared(texts: Sequence[Text], pair: Pair, tokens: int | None = None) -> li
     Raises:
         UsageError: a text that cannot be tokenised, or nothing is left to score.
     """
+    reading = pair if isinstance(pair, Reading) else pair.reading
     answered = [text for text in texts if text.answer.strip()]
     if not answered:
         raise UsageError("none of these prompts has an answer to score; give answers, or have them sampled")
@@ -125,7 +127,7 @@ def prepared(texts: Sequence[Text], pair: Pair, tokens: int | None = None) -> li
     found: list[Document] = []
     total = 0
     for start in range(0, len(spread), 32):  # tokenised a few at a time: with a cap most are never reached
-        for document in encode_documents(spread[start : start + 32], pair):
+        for document in encode_documents(spread[start : start + 32], reading):
             if found and tokens is not None and total + len(document.ids) > tokens:
                 return found
             if document.ids:
@@ -146,62 +148,49 @@ def _in_turn(texts: Sequence[Text]) -> list[Text]:
     return [text for _, _, text in sorted(turns, key=lambda turn: turn[:2])]
 
 
-def encode_documents(texts: Sequence[Text], pair: Pair) -> list[Document]:
+def encode_documents(texts: Sequence[Text], reading: Reading) -> list[Document]:
     """Tokens of each text as both models read them, cut at the context."""
     plain = [text for text in texts if not text.prompt]
     asked = [text for text in texts if text.prompt]
-    by_id = {document.id: document for document in (*_plain(plain, pair), *_asked(asked, pair))}
+    by_id = {document.id: document for document in (*_plain(plain, reading), *_asked(asked, reading))}
     return [by_id[text.id] for text in texts]
 
 
-def _plain(texts: Sequence[Text], pair: Pair) -> list[Document]:
+def _plain(texts: Sequence[Text], reading: Reading) -> list[Document]:
     """Texts without a prompt, in the tokens of the side with fewer of them: both can read those."""
     if not texts:
         return []
-    reader = smaller(pair)
+    reader = reading.smaller
     rows = encode(
-        [text.answer for text in texts], reader.tokenizer, context=_NO_LIMIT, max_new_tokens=0, rows=_rows(reader)
+        [text.answer for text in texts], reader.tokenizer, context=_NO_LIMIT, max_new_tokens=0, rows=reading.rows
     )
     return [
-        document_of(text, (tuple(ids[:1]), tuple(ids[:1])), tuple(ids[1:]), pair)
+        document_of(text, (tuple(ids[:1]), tuple(ids[:1])), tuple(ids[1:]), reading)
         for text, ids in zip(texts, rows, strict=True)
     ]
 
 
-def _asked(texts: Sequence[Text], pair: Pair) -> list[Document]:
+def _asked(texts: Sequence[Text], reading: Reading) -> list[Document]:
     """Prompts with answers: by the template of one side, or of each."""
     if not texts:
         return []
-    base, tuned = _readers(pair)
+    base, tuned = reading.readers
     if base is tuned:
-        before = after = encoded(texts, base, min(_rows(pair.base), _rows(pair.tuned)))
+        before = after = encoded(texts, base, reading.rows)
     else:
-        before, after = encoded(texts, base, _rows(base)), encoded(texts, tuned, _rows(tuned))
-    ends = [side.opened.loaded.ends.eos_ids for side in (pair.base, pair.tuned)]
+        before, after = encoded(texts, base, base.rows), encoded(texts, tuned, tuned.rows)
+    ends = [side.ends.eos_ids for side in (reading.base, reading.tuned)]
     found = []
     for text, (p, a), (q, b) in zip(texts, before, after, strict=True):
         if a[-1] != b[-1] and a[-1] in ends[0] and b[-1] in ends[1]:
             a, b = a[:-1], b[:-1]  # each ends a turn in its own way
         common = _common_tail(a, b)
         scored, lead, other = a[len(a) - common :], a[: len(a) - common], b[: len(b) - common]
-        found.append(document_of(text, (tuple(p + lead), tuple(q + other)), tuple(scored), pair))
+        found.append(document_of(text, (tuple(p + lead), tuple(q + other)), tuple(scored), reading))
     return found
 
 
-def _readers(pair: Pair) -> tuple[Model, Model]:
-    """Whose template and tokens each side reads."""
-    used = pair.parity.used_template
-    if used == "each":
-        return pair.base, pair.tuned
-    reader = {"base": pair.base, "tuned": pair.tuned}.get(used) or smaller(pair)
-    return reader, reader
-
-
-def _rows(model: Model) -> int:
-    return model.opened.policy.rows
-
-
-def encoded(texts: Sequence[Text], reader: Model, rows: int) -> list[tuple[list[int], list[int]]]:
+def encoded(texts: Sequence[Text], reader: Reader, rows: int) -> list[tuple[list[int], list[int]]]:
     """Prompt and answer of each text; a reader without a chat template gets the messages' words as plain text."""
     if not texts:
         return []
@@ -210,7 +199,7 @@ def encoded(texts: Sequence[Text], reader: Model, rows: int) -> list[tuple[list[
         prompts,
         [(text.answer,) for text in texts],
         reader.tokenizer,
-        reader.opened.loaded.ends,
+        reader.ends,
         context=_NO_LIMIT,
         chat=Chat(),
         rows=rows,
@@ -218,20 +207,20 @@ def encoded(texts: Sequence[Text], reader: Model, rows: int) -> list[tuple[list[
     return [(prompt, answer) for prompt, (answer,) in zip(encoded.prompts, encoded.answers, strict=True)]
 
 
-def _prompt(text: Text, reader: Model) -> Any:
+def _prompt(text: Text, reader: Reader) -> Any:
     if isinstance(text.prompt, str) or reader.tokenizer.chat_template:
         return text.chat
     return "\n\n".join(content for _, content in text.prompt) + "\n\n"
 
 
-def prompt_ids(texts: Sequence[Text], pair: Pair) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def prompt_ids(texts: Sequence[Text], reading: Reading) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Each prompt as the base and as the tuned model read it, up to where an answer begins.
 
     Raises:
         UsageError: a prompt that cannot be tokenised.
     """
-    base, tuned = _readers(pair)
-    rows = (_rows(base), _rows(tuned)) if base is not tuned else (min(_rows(pair.base), _rows(pair.tuned)),) * 2
+    base, tuned = reading.readers
+    rows = (reading.rows, reading.rows) if base is tuned else (base.rows, tuned.rows)
     sides = [
         encode(
             [_prompt(text, reader) for text in texts],

@@ -44,11 +44,12 @@ def samples(
     if not asked:
         raise UsageError("there is no prompt to answer: these are texts to be read only")
     model = pair.base if side == "base" else pair.tuned
-    known = dict(enumerate(prompt_ids(asked, pair)))
-    chosen = {n: ids for n, ids in known.items() if max(map(len, ids)) + max_new_tokens <= pair.context}
+    known = dict(enumerate(prompt_ids(asked, pair.reading)))
+    chosen = {n: ids for n, ids in known.items() if max(map(len, ids)) + max_new_tokens <= pair.reading.context}
     if not chosen:
         raise UsageError(
-            f"no prompt leaves room for {max_new_tokens} new tokens in a context of {pair.context}; ask for fewer"
+            f"no prompt leaves room for {max_new_tokens} new tokens in a context of {pair.reading.context}: ask for fewer, "
+            "or shorten the prompts"
         )
     order = sorted(chosen, key=lambda n: len(chosen[n][0]))
     found: dict[int, tuple[list[int], bool]] = {}
@@ -68,7 +69,7 @@ def samples(
 
 
 def _document(text: Text, prompts: Prompts, ids: list[int], ended: bool, pair: Pair) -> Document:
-    return document_of(text, prompts, tuple(ids), pair, ended=ended)
+    return document_of(text, prompts, tuple(ids), pair.reading, ended=ended)
 
 
 def _drawn(
