@@ -123,7 +123,7 @@ def prepared(texts: Sequence[Text], pair: Pair | Reading, tokens: int | None = N
     answered = [text for text in texts if text.answer.strip()]
     if not answered:
         raise UsageError("none of these prompts has an answer to score; give answers, or have them sampled")
-    spread = _in_turn(answered)
+    spread = in_turn(answered)
     found: list[Document] = []
     total = 0
     for start in range(0, len(spread), 32):  # tokenised a few at a time: with a cap most are never reached
@@ -138,7 +138,7 @@ def prepared(texts: Sequence[Text], pair: Pair | Reading, tokens: int | None = N
     return found
 
 
-def _in_turn(texts: Sequence[Text]) -> list[Text]:
+def in_turn(texts: Sequence[Text]) -> list[Text]:
     """The first text of each domain, then the second of each, …"""
     seen: dict[str | None, int] = {}
     turns = []
