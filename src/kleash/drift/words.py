@@ -48,8 +48,8 @@ def samples(
     chosen = {n: ids for n, ids in known.items() if max(map(len, ids)) + max_new_tokens <= pair.reading.context}
     if not chosen:
         raise UsageError(
-            f"no prompt leaves room for {max_new_tokens} new tokens in a context of {pair.reading.context}: shorten the "
-            "prompts, or ask for fewer"
+            f"no prompt leaves room for {max_new_tokens} new tokens in a context of {pair.reading.context}; "
+            "ask for fewer, or shorten the prompts"
         )
     order = sorted(chosen, key=lambda n: len(chosen[n][0]))
     found: dict[int, tuple[list[int], bool]] = {}
