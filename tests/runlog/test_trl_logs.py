@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 
@@ -103,6 +104,26 @@ def test_a_state_cut_in_the_middle_gives_its_whole_rows(tmp_path: Path) -> None:
     log = read_log(tmp_path)
     assert log.step.tolist() == [2, 4]
     assert any("ends in the middle" in note for note in log.notes)
+
+
+def test_a_later_run_in_the_same_directory(tmp_path: Path) -> None:
+    """checkpoint-4 of a later run lies beside checkpoint-6 of an earlier one; copies of one run are told from that."""
+    shutil.copytree(TRL / "grpo" / "checkpoint-6", tmp_path / "checkpoint-6")
+    state = tmp_path / "checkpoint-4" / "trainer_state.json"
+    for source, steps in (("grpo", [2, 4, 6]), ("rloo", [2, 4])):
+        shutil.rmtree(state.parent, ignore_errors=True)
+        shutil.copytree(TRL / source / "checkpoint-4", state.parent)
+        os.utime(state, (2e9, 2e9))
+        assert read_log(tmp_path).step.tolist() == steps
+    assert any("checkpoint-6 is of an earlier run" in note for note in read_log(tmp_path).notes)
+    assert [model.step for model in read_log(tmp_path).checkpoints] == [4]
+
+
+def test_samples_newer_than_the_last_checkpoint(tmp_path: Path) -> None:
+    shutil.copytree(TRL / "grpo", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoint-6")
+    assert read_log(tmp_path / "run").sample_steps == (2, 4, 6)
+    assert read_log(tmp_path / "run" / "checkpoint-4").sample_steps == (2, 4)
 
 
 def test_a_torn_parquet_is_left_out(tmp_path: Path) -> None:

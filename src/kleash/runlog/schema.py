@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -199,7 +200,12 @@ EVENTS: dict[str, type[Event]] = {
     "score_evaluation": ScoreEvaluation,
 }
 _NAMES = {kind: name for name, kind in EVENTS.items()}
-_ADAPTERS = {kind: TypeAdapter(kind) for kind in EVENTS.values()}
+
+
+@cache
+def _adapter(kind: type[Any]) -> Any:
+    """Made when the first event of a kind is read: all of them cost more than the rest of the import."""
+    return TypeAdapter(kind)
 
 
 def to_json(event: Event) -> str:
@@ -231,7 +237,7 @@ def from_json(line: str | bytes) -> Event | None:
     if kind is None:
         return None
     try:
-        return _ADAPTERS[kind].validate_python({k: v for k, v in fields.items() if k not in ("event", "schema")})
+        return _adapter(kind).validate_python({k: v for k, v in fields.items() if k not in ("event", "schema")})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))

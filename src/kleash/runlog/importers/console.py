@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kleash.errors import RunError
-from kleash.runlog.importers.files import lines
+from kleash.runlog.importers.files import placed_lines
 from kleash.runlog.importers.numbers import spelled
 from kleash.runlog.importers.table import Table
 from kleash.runlog.importers.vocabulary import Raw
@@ -85,17 +85,16 @@ def read_console(path: Path, keep: frozenset[str] | None = None) -> Raw:
     Raises:
         RunError: it has none, those of two trainers, or those of two runs.
     """
-    console, at = _Console(path, keep), 0
-    torn = False
-    for _, line, ended in lines(path):
-        text = line.decode("utf-8", errors="replace")
+    console, torn = _Console(path, keep), False
+    for at, line in placed_lines(path):
+        ended = line.endswith(b"\n")
+        text = line.decode("utf-8", errors="replace").rstrip("\r\n")
         if "\x1b" in text:
             text = _COLOUR.sub("", text)
         if "[repeated" in text:
             text = _REPEATED.sub("", text)
         console.take(text, at, ended)
-        at += len(line) + 1
-        torn = not ended and bool(line)
+        torn = not ended
     there = [kind for kind, count in console.kinds.items() if count]
     if not there:
         raise RunError(

@@ -117,9 +117,10 @@ def _directory(path: Path, chosen: mapped.Chosen | None) -> tuple[Raw, str | Non
     """The log in a directory, with what lies around it: checkpoints and samples."""
     folder = searched(path)
     keep = chosen.keys if chosen else None
-    state = trl_files.state_in(path)
+    state, notes = trl_files.state_in(path)
     if state is not None:
-        raw, kind = trl_files.read_state(state, keep)
+        raw, kind = trl_files.read_state(state, keep, run=not trl_files.is_checkpoint(path))
+        raw.notes += notes
         return _newer(raw, folder, keep), kind
     raw, kind = _first_readable(path, folder, chosen)
     if not raw.checkpoints:

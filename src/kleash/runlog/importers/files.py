@@ -23,20 +23,30 @@ def open_log(path: Path) -> BinaryIO:
         raise RunError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
-    """(number from 1, line without its end, whether it has an end), so that a torn last line is seen.
+def placed_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(where it begins, line with its end if it has one).
 
     Raises:
         RunError: the file cannot be read or has a line that no log has.
     """
+    at = number = 0
     with open_log(path) as file:
-        number = 0
         while line := file.readline(LONGEST_LINE):
             number += 1
-            ended = line.endswith(b"\n")
-            if not ended and len(line) >= LONGEST_LINE:
+            if len(line) >= LONGEST_LINE and not line.endswith(b"\n"):
                 raise RunError(f"{path}, line {number}, is longer than {LONGEST_LINE // 1_000_000} MB: this is no log")
-            yield number, line.rstrip(b"\r\n"), ended
+            yield at, line
+            at += len(line)
+
+
+def lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
+    """(number from 1, line without its end, whether it has an end), so that a torn last line is seen.
+
+    Raises:
+        RunError: as `placed_lines`.
+    """
+    for number, (_, line) in enumerate(placed_lines(path), 1):
+        yield number, line.rstrip(b"\r\n"), line.endswith(b"\n")
 
 
 def looks_binary(path: Path) -> bool:

@@ -65,7 +65,7 @@ def _read(path: Path, raw: Raw, steps: Steps) -> None:
 
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
+        row = json.loads(line.decode())  # of bytes, json would guess the encoding
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None

@@ -7,7 +7,7 @@ from typing import Any
 
 from kleash.errors import RunError
 from kleash.records import Estimator, Reading, Step, Target
-from kleash.runlog.importers.files import lines, open_log
+from kleash.runlog.importers.files import lines, open_log, placed_lines
 from kleash.runlog.importers.table import Table
 from kleash.runlog.importers.trl_files import as_text
 from kleash.runlog.importers.understand import understand
@@ -253,11 +253,8 @@ class SampleIndex:
         self.path, self._at = path, dict[int, list[int]]()
         if not path.is_file():
             return
-        at = 0
-        with open_log(path) as file:
-            for line in file:
-                self._take(at, line, notes)
-                at += len(line)
+        for at, line in placed_lines(path):
+            self._take(at, line, notes)
 
     @property
     def steps(self) -> tuple[int, ...]:

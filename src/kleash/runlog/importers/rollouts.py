@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kleash.errors import RunError
-from kleash.runlog.importers.files import lines, open_log
+from kleash.runlog.importers.files import lines, open_log, placed_lines
 from kleash.runlog.importers.numbers import number
 from kleash.runlog.importers.table import Table
 from kleash.runlog.importers.trl_files import as_text
@@ -92,12 +92,10 @@ def _sample(step: int, row: dict[str, Any]) -> SampleText:
 
 def _places(path: Path) -> dict[int, list[int]]:
     """Where the tables of each step begin in completions.jsonl."""
-    places, at = dict[int, list[int]](), 0
-    with open_log(path) as file:
-        for line in file:
-            if line.endswith(b"\n") and (match := _STEP.match(line)):
-                places.setdefault(int(match[1]), []).append(at)
-            at += len(line)
+    places: dict[int, list[int]] = {}
+    for at, line in placed_lines(path):
+        if line.endswith(b"\n") and (match := _STEP.match(line)):
+            places.setdefault(int(match[1]), []).append(at)
     return places
 
 

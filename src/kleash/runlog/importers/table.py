@@ -69,15 +69,15 @@ class Table:
         Raises:
             RunError: too many numbers.
         """
-        row, keys = len(self.steps), self.keys
+        row, keys, count = len(self.steps), self.keys, 0
         self.steps.append(step)
-        for key, value in items:
+        for count, (key, value) in enumerate(items, 1):  # noqa: B007 (how many there were)
             series = keys.get(key)
             if series is None:
                 series = keys[key] = _Series()
             series.rows.append(row)
             series.values.append(value)
-            self.numbers += 1
+        self.numbers += count
         if self.numbers > MOST_NUMBERS:
             raise RunError(
                 f"{self.name} holds over {MOST_NUMBERS // 1_000_000} million numbers; say which to read: "

@@ -1,6 +1,7 @@
 """`trainer_state.json` of transformers, read in pieces: a torn or huge one gives the rows that are whole."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from kleash.errors import RunError
 from kleash.runlog.importers.files import PIECE, open_log
 
-_DECODER = json.JSONDecoder()
+_DECODER, _BETWEEN = json.JSONDecoder(), re.compile(r"[\s,]*")
 #: What stands before the rows is a few settings; a row is some kilobytes.
 MOST_HEAD, MOST_ROW = 16_000_000, 16_000_000
 
@@ -26,17 +27,26 @@ class TrainerState:
     def rows(self) -> Iterator[dict[str, Any]]:
         with open_log(self.path) as file:
             pieces = iter(lambda: file.read(PIECE).decode("utf-8", errors="replace"), "")
-            buffer = self._head(pieces)
+            buffer, at = self._head(pieces), 0
             while True:
-                buffer = buffer.lstrip(" \t\r\n,")
-                if not buffer or buffer[0] != "]":
-                    row, buffer = self._row(buffer, pieces)
-                    if row is None:
+                at = _BETWEEN.match(buffer, at).end()  # pyright: ignore[reportOptionalMemberAccess]
+                if buffer[at : at + 1] == "]":
+                    self._settings('{"": 0' + buffer[at + 1 :] + "".join(pieces))
+                    return
+                try:
+                    row, at = _DECODER.raw_decode(buffer, at)
+                except ValueError:
+                    piece = next(pieces, "")
+                    if not piece:
+                        self.torn = True
                         return
-                    yield row
+                    buffer, at = buffer[at:] + piece, 0
+                    if len(buffer) > MOST_ROW + PIECE:
+                        raise RunError(f"{self.path} has a damaged row in `log_history`") from None
                     continue
-                self._settings('{"": 0' + buffer[1:] + "".join(pieces))
-                return
+                if not isinstance(row, dict):
+                    raise RunError(f"{self.path}: `log_history` has a row that is no object")
+                yield row
 
     def _head(self, pieces: Iterator[str]) -> str:
         """Reads up to the first row."""
@@ -54,23 +64,6 @@ class TrainerState:
                 break
         what = "is empty" if not buffer.strip() else "has no list `log_history`: this is no trainer_state.json, or torn"
         raise RunError(f"{self.path} {what}")
-
-    def _row(self, buffer: str, pieces: Iterator[str]) -> tuple[dict[str, Any] | None, str]:
-        while True:
-            try:
-                row, end = _DECODER.raw_decode(buffer)
-            except ValueError:
-                piece = next(pieces, "")
-                if not piece:
-                    self.torn = True
-                    return None, ""
-                buffer += piece
-                if len(buffer) > MOST_ROW + PIECE:
-                    raise RunError(f"{self.path} has a damaged row in `log_history`") from None
-                continue
-            if not isinstance(row, dict):
-                raise RunError(f"{self.path}: `log_history` has a row that is no object")
-            return row, buffer[end:]
 
     def _settings(self, text: str) -> None:
         try:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kleash.errors import RunError
-from kleash.runlog.importers.numbers import number, numbers, whole
+from kleash.runlog.importers.numbers import number, numbers
 from kleash.runlog.importers.pickled import training_arguments
 from kleash.runlog.importers.table import Table
 from kleash.runlog.importers.trainer_state import TrainerState
@@ -21,6 +21,10 @@ TOLD = (
 )  # fmt: skip
 
 
+def is_checkpoint(folder: Path) -> bool:
+    return re.fullmatch(r"checkpoint-\d{1,18}", folder.name) is not None
+
+
 def checkpoints_in(folder: Path) -> tuple[SavedModel, ...]:
     """checkpoint-N below a directory, by N."""
     found = []
@@ -31,17 +35,40 @@ def checkpoints_in(folder: Path) -> tuple[SavedModel, ...]:
     return tuple(sorted(found, key=lambda model: model.step))
 
 
-def state_in(folder: Path) -> Path | None:
-    """The state with the longest history: that of the last checkpoint, or the one saved at the end."""
-    own = folder / STATE
+def state_in(folder: Path) -> tuple[Path | None, list[str]]:
+    """The state with the longest history: that of the last checkpoint, or the one saved at the end; second, remarks.
+
+    Where a lower checkpoint is newer, and no part of the highest one's run, a later run began in the same directory,
+    and is the one that counts.
+    """
+    own, notes = folder / STATE, list[str]()
     saved = [model.path / STATE for model in checkpoints_in(folder) if (model.path / STATE).is_file()]
-    if own.is_file() and (not saved or own.stat().st_mtime >= saved[-1].stat().st_mtime):
-        return own
-    return saved[-1] if saved else None
+    if not saved:
+        return (own if own.is_file() else None), notes
+    chosen, newest = saved[-1], max(saved, key=_changed)
+    if _changed(newest) > _changed(chosen) and not _continues(newest, chosen):
+        notes.append(f"{chosen.parent.name} is of an earlier run in this directory; {newest.parent.name} is newer")
+        chosen = newest
+    return (own if own.is_file() and _changed(own) >= _changed(chosen) else chosen), notes
 
 
-def read_state(path: Path, keep: frozenset[str] | None = None) -> tuple[Raw, str | None]:
+def _changed(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def _continues(first: Path, later: Path) -> bool:
+    """Whether the last row of one state is in another."""
+    try:
+        *_, last = TrainerState(first).rows()
+        return any(row == last for row in TrainerState(later).rows())
+    except (RunError, ValueError):
+        return False
+
+
+def read_state(path: Path, keep: frozenset[str] | None = None, run: bool = False) -> tuple[Raw, str | None]:
     """The log of a trainer_state.json and what lies beside it; second, the class of the run's arguments.
+
+    run: samples that are newer than the state belong to it too, for the run is asked for and no checkpoint of it.
 
     Raises:
         RunError: it is no trainer_state.json.
@@ -57,13 +84,13 @@ def read_state(path: Path, keep: frozenset[str] | None = None) -> tuple[Raw, str
         else:
             table.add(step, numbers(row))
     home = path.parent
-    output = home.parent if re.fullmatch(r"checkpoint-\d+", home.name) else home
+    output = home.parent if is_checkpoint(home) else home
     last = whole(state.settings.get("global_step"))
     kind, arguments = next(
         (found for found in map(training_arguments, argument_files(home, output)) if found[0]), (None, {})
     )
     config = {name: arguments[name] for name in TOLD if name in arguments}
-    steps, files, notes = completion_files(output, last if output != home else None)
+    steps, files, notes = completion_files(output, None if run else last)
     if state.torn:
         notes.insert(0, f"{path} ends in the middle; its whole rows count")
     if outside:
