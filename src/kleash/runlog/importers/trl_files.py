@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kleash.errors import RunError
-from kleash.runlog.importers.numbers import number, numbers
+from kleash.runlog.importers.numbers import number, numbers, whole
 from kleash.runlog.importers.pickled import training_arguments
 from kleash.runlog.importers.table import Table
 from kleash.runlog.importers.trainer_state import TrainerState
