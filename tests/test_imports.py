@@ -49,7 +49,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "drift.verdict": BASE,
     "drift.gates": BASE,
     "drift.store": BASE,
-    "drift.scores": BASE | {"rewards", "runlog"},
+    "drift.scores": BASE | {"rewards"},
+    "drift.scores.yours": BASE | {"rewards", "training.prompt_files"},
     "drift.distribution": BASE,
     "drift.passages": BASE,
     "plug": LIBRARY | {"monitor", "drift"},
@@ -82,6 +83,7 @@ LIGHT = {
     "drift.gates",
     "drift.store",
     "drift.scores",
+    "drift.scores.yours",
     "drift.distribution",
     "drift.passages",
 }
