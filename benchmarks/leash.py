@@ -71,6 +71,7 @@ class Case:
     name: str | None = None  # in the table and the run's directory, where the algorithm's kind is not enough
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the algorithm
     model: Mapping[str, Any] = field(default_factory=dict)
+    slow: bool = False  # its KL takes as long as at a third of the learning rate
 
     @property
     def called(self) -> str:
@@ -80,7 +81,7 @@ class Case:
     def steps(self) -> int:
         if len(self.targets) > 1:
             return PHASE * len(self.targets)
-        return SLOW_STEPS if self.rate < RATE else STEPS
+        return SLOW_STEPS if self.slow or self.rate < RATE else STEPS
 
     def run(self, seed: int) -> Planned:
         phases = [{"at": i * PHASE, "target": f"{t:g} nats/sequence"} for i, t in enumerate(self.targets)]
