@@ -41,8 +41,8 @@ CASES = (
     Case(section=ADAPTED, algorithm="ppo", name="ppo, LoRA", settings=GROUPS, **LORA),
 )
 ONE = """\
-8 samples a step instead of 64, which is REINFORCE++'s default, and 240 steps: with an eighth of the samples the policy takes
-more steps to reach the target for the first time, and the reading that steers is noisier. """
+8 samples a step instead of 64, which is REINFORCE++'s default, and 240 steps: with an eighth of the samples the policy
+takes more steps to reach the target for the first time, and the reading that steers is noisier. """
 NOTES = {FULL: "Learning rate 1e-3. ", SINGLE: ONE, ADAPTED: "Rank 16, learning rate 3e-3. "}
 
 if __name__ == "__main__":
