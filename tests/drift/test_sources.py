@@ -86,9 +86,12 @@ def test_an_adapter_against_another_model_stands_on_its_own_base(base: Path, tmp
     assert (both.base.opened.adapter, both.tuned.opened.adapter) == ("on", None)
 
 
-def test_an_adapter_whose_base_is_gone_goes_onto_the_one_named(base: Path, tmp_path: Path) -> None:
-    adapter = adapter_on(base, tmp_path / "adapter", recorded="/gone/away")
-    assert open_pair(str(base), str(adapter)).tuned.opened.adapter == "on"
+@pytest.mark.parametrize("recorded", ["/gone/away", "someone/on-the-hub"])
+def test_an_adapter_whose_base_is_not_here_goes_onto_the_one_named(base: Path, tmp_path: Path, recorded: str) -> None:
+    adapter = adapter_on(base, tmp_path / "adapter", recorded=recorded)
+    pair = open_pair(str(base), str(adapter))
+    assert (pair.base.opened.adapter, pair.tuned.opened.adapter) == ("off", "on")
+    assert pair.parity.notes == [f"the adapter names {recorded} as its base; it was put onto {base}"]
 
 
 def test_an_adapter_of_another_shape_is_said(base: Path, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def _bits(model: Model, documents: Sequence[Document]) -> np.ndarray:
     for batch in batches(documents, BATCH_TOKENS[model.opened.policy.device.type]):
         hidden, head = states(model, batch, "base")
         targets = torch.tensor([i for d in batch.documents for i in d.ids], device=hidden.device)
-        logprobs = fused(hidden, head, targets).logprobs.double().cpu()
+        logprobs = fused(hidden, head, targets).logprobs.cpu().double()
         for number, part in zip(batch.numbers, logprobs.split([len(d.ids) for d in batch.documents]), strict=True):
             total = float(-part.sum() / math.log(2))
             found[number] = total if math.isfinite(total) else math.nan

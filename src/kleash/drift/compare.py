@@ -187,7 +187,7 @@ def states(model: Model, batch: Batch, side: str) -> tuple[Float[Tensor, "n H"],
 
 def _by_document(batch: Batch, columns: Audited) -> dict[int, list[Tensor]]:
     lengths = [len(document.ids) for document in batch.documents]
-    parts = [getattr(columns, name).cpu().split(lengths) for name in Audited.__dataclass_fields__]
+    parts = [getattr(columns, name).split(lengths) for name in Audited.__dataclass_fields__]
     return {number: [part[i] for part in parts] for i, number in enumerate(batch.numbers)}
 
 

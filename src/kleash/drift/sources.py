@@ -109,13 +109,16 @@ def open_pair(base: str, tuned: str, asked: Asked | None = None) -> Pair:
     device = pick_device(asked.device)
     first = _open(base, device, asked)
     directory, how = _adapter_of(tuned, device, asked)
-    if directory is not None and _same_base(first, directory, how):
+    notes: list[str] = []
+    if directory is not None and _same_base(first, directory, how, notes):
         second = with_adapter(first, tuned, directory)
         first = without_adapter(second, first)
     else:
         second = _open(tuned, device, asked)
     sides = [described(name, opened) for name, opened in ((base, first), (tuned, second))]
-    return Pair(base=sides[0], tuned=sides[1], compared=compare_tokens(first, second, asked.template))
+    compared = compare_tokens(first, second, asked.template)
+    compared.parity.notes.extend(notes)
+    return Pair(base=sides[0], tuned=sides[1], compared=compared)
 
 
 def checkpoints(name: str) -> list[Checkpoint]:
@@ -167,10 +170,11 @@ def _adapter_of(name: str, device: torch.device, asked: Asked) -> tuple[Path | N
     return (directory if checkpoint_files.is_adapter(directory) else None), how
 
 
-def _same_base(base: Opened, adapter: Path, how: Opening) -> bool:
+def _same_base(base: Opened, adapter: Path, how: Opening, notes: list[str]) -> bool:
     """Whether the adapter's own base is the model that is open, in the precision that is asked for.
 
-    An adapter whose recorded base is nowhere to be found is put onto BASE: who names it, says it is the one.
+    An adapter goes onto BASE, with a note, where its recorded base is nowhere to be found, or is a hub id while BASE is
+    a directory: who names that directory says that it is the one.
     """
     if base.adapter is not None or how.quantise is not None:
         return False
@@ -179,14 +183,18 @@ def _same_base(base: Opened, adapter: Path, how: Opening) -> bool:
     recorded = adapters.recorded_base(adapter)
     if recorded == base.loaded.name:
         return True
-    if not Path(recorded).expanduser().is_dir() and recorded.startswith(("/", ".", "~")) and not _own(recorded):
+    local = Path(recorded).expanduser()
+    if local.is_dir() or recorded.startswith("kleash:") or _own(local):
+        return resolve(recorded) == base.loaded.source
+    if local.is_absolute() or Path(base.loaded.name).expanduser().is_dir():
+        notes.append(f"the adapter names {recorded} as its base; it was put onto {base.loaded.name}")
         return True
     return resolve(recorded) == base.loaded.source
 
 
-def _own(recorded: str) -> bool:
+def _own(recorded: Path) -> bool:
     """Whether it is one of kleash's own models, recorded on another machine."""
-    return Path(recorded).parts[-3:] == ("kleash", "assets", "tiny") or Path(recorded).name.startswith("smollm2-")
+    return recorded.parts[-3:] == ("kleash", "assets", "tiny") or recorded.name.startswith("smollm2-")
 
 
 def _step_of(name: str) -> int | None:

@@ -28,7 +28,7 @@ WIDENED_COLUMNS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """Per token, in float64 and nats; p is the base's distribution over the shared vocabulary, q the tuned model's.
+    """Per token, on the CPU, in float64 and nats; p is the base over the shared vocabulary, q the tuned model.
 
     forward: KL(p ‖ q). reverse: KL(q ‖ p). jensen_shannon. All three are inf or NaN where they are that. logp_base,
     logp_tuned: of the target. same_top1: one likeliest token. flip_radius: the least forward KL that can make another
@@ -87,9 +87,10 @@ def audit(
         planes = _Planes.of(sides, (base_head.vocab, tuned_head.vocab), dtype, chunk_bytes)
         found = [piece for rows in planes.cuts(len(targets)) for piece in _rows(planes, rows, targets[rows], shared)]
     if not found:
-        none = targets.new_empty(0, dtype=torch.float64)
+        none = base_hidden.new_empty(0)
         found = [[*[none] * 5, none.bool(), none, none.long(), *[none] * 5]]
-    return Audited(*(torch.cat(column) for column in zip(*found, strict=True)))
+    columns = [torch.cat(column).cpu() for column in zip(*found, strict=True)]
+    return Audited(*(c.double() if c.is_floating_point() else c for c in columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +167,17 @@ class _Soft(NamedTuple):
         return self.mass.log() - _sum(torch.mul(self.e, self.z, out=scratch)) / self.mass
 
     def logp(self, targets: Tensor) -> Tensor:
-        return self.z.gather(-1, targets[:, None])[:, 0].double() - self.mass.log()
+        return _state(self.z.gather(-1, targets[:, None])[:, 0]) - self.mass.log()
 
 
 def _sum(x: Tensor) -> Tensor:
     """Summed as it is: asked for float64, torch would first copy the whole tile."""
-    return x.sum(-1).double()
+    return _state(x.sum(-1))
+
+
+def _state(x: Tensor) -> Tensor:
+    """A number a token, in float64 where the device has it."""
+    return x if x.device.type == "mps" else x.double()
 
 
 def _rows(planes: _Planes, rows: slice, targets: Tensor, shared: int) -> list[list[Tensor]]:
@@ -183,10 +189,10 @@ def _rows(planes: _Planes, rows: slice, targets: Tensor, shared: int) -> list[li
         found.append(_piece(z[piece], y[piece], targets[piece], room))
     odd = torch.cat([~torch.stack(columns[:5]).isfinite().all(0) for columns in found])
     if bool(odd.any()):
-        z, y = (logits[:, :shared][odd].double() for logits in planes.logits(rows))
+        z, y = (logits[:, :shared][odd].cpu().double() for logits in planes.logits(rows))
         found = [[torch.cat(column) for column in zip(*found, strict=True)]]
-        for column, values in zip(found[0], _with_infinities(z, y, targets[odd]), strict=False):
-            column[odd] = values
+        for column, values in zip(found[0], _with_infinities(z, y, targets[odd].cpu()), strict=False):
+            column[odd] = values.to(column)
     return found
 
 
@@ -207,15 +213,15 @@ def _piece(z: Tensor, y: Tensor, targets: Tensor, room: list[Tensor]) -> list[Te
 def _beyond(logits: Tensor, shared: int) -> Tensor:
     """The probability of what lies beyond the shared vocabulary."""
     if logits.shape[1] == shared:
-        return torch.zeros(len(logits), dtype=torch.float64, device=logits.device)
+        return _state(logits.new_zeros(len(logits)))
     inside, outside = logits[:, :shared].logsumexp(-1), logits[:, shared:].logsumexp(-1)
-    return torch.sigmoid(outside.double() - inside.double())
+    return torch.sigmoid(_state(outside) - _state(inside))
 
 
 def _flip_radius(base: _Soft) -> Tensor:
     """min KL(p ‖ q) over the q whose likeliest token is another: both top tokens at their mean."""
     base.e.scatter_(-1, base.place, 0)
-    first, second = 1 / base.mass, base.e.amax(-1).double() / base.mass
+    first, second = 1 / base.mass, _state(base.e.amax(-1)) / base.mass
     base.e.scatter_(-1, base.place, 1)
     mean = (first + second) / 2
     return torch.xlogy(first, first / mean) + torch.xlogy(second, second / mean)

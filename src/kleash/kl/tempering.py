@@ -40,11 +40,11 @@ def tempered_kl(
             z = z.sub_(z.amax(-1, keepdim=True))
             z = z[torch.isfinite(z).all(-1)]
             e = z.exp()
-            mass = e.sum(-1).double()
-            mean = e.mul_(z).sum(-1).double() / mass
+            mass = e.sum(-1).cpu().double()
+            mean = e.mul_(z).sum(-1).cpu().double() / mass
             for i, temperature in enumerate(temperatures):
-                warm = torch.mul(z, 1 / temperature, out=e).exp_().sum(-1).double()
-                total[i] += ((1 - 1 / temperature) * mean - mass.log() + warm.log()).sum().cpu()
+                warm = torch.mul(z, 1 / temperature, out=e).exp_().sum(-1).cpu().double()
+                total[i] += ((1 - 1 / temperature) * mean - mass.log() + warm.log()).sum()
         counted += len(z)
     return total / counted if counted else total.fill_(torch.nan)
 
