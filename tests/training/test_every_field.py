@@ -31,6 +31,7 @@ from kleash.training.kl_config import KLSpec, TargetStep
 from kleash.training.token_weights import ClassWeights
 from kleash.training.toml import parse_config
 from kleash.training.train_config import TrainSpec
+from kleash.training.watch_config import WatchSpec
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,9 @@ UNCLIPPED = MOVING | {"algorithm__clip": "none"}
 UNWHITENED = {"ppo": {"algorithm__whiten": False}}
 #: A reward of two values, so that some groups have no spread.
 TWO_VALUED = {"rewards": [{"use": "regex", "args": {"pattern": "t4"}}]}
+#: 21 rows of the same reward are a finding of the monitor.
+DEAD = {"rewards": [{"use": "rewards.py:flat"}], "train__steps": 23, "train__max_new_tokens": 2}
+LOWERS = {"every": 21, "on_finding": "lower_lr"}
 SCHEDULE = [{"at": 0, "target": "0.5 nats/sequence"}, {"at": 1, "target": "2 nats/sequence"}]
 PPO = {"algorithm__kind": "ppo"}
 STEP_PENALTY = {"target": "0.01 nats/token", "beta": 0.5}
@@ -217,6 +221,10 @@ TURNS: dict[type, dict[str, Turn]] = {
             "max_tokens": 2,
             "column": "second",
         }.items()
+    },
+    WatchSpec: {
+        "on_finding": Turn({"watch": LOWERS}, DEAD | {"watch": {"every": 21}}),
+        "every": Turn({"watch": LOWERS | {"every": 22}}, DEAD | {"watch": LOWERS}),
     },
     FixedEntropy: {
         "coef": Turn({"entropy": {"coef": 0.2}}, {"entropy": {"coef": 0.1}}),

@@ -62,5 +62,5 @@ def train(
         f"model   {best or run.checkpoints[-1].path}\nlogs    {run.path}/events.jsonl, samples.jsonl\n"
         f"report  {run.path}/report.html",
     )
-    if run.ended == "budget":
+    if run.ended in ("budget", "finding"):
         raise typer.Exit(1)

@@ -9,6 +9,7 @@ from kleash.records import Prompt, Reading, Step, Target
 from kleash.runlog import (
     Checkpoint,
     Evaluation,
+    Found,
     Notice,
     Rollback,
     RunEnd,
@@ -29,7 +30,7 @@ class Log:
     name: str
     start: RunStart | None
     steps: Sequence[Step]
-    notices: Sequence[Notice | Rollback]
+    notices: Sequence[Notice | Rollback | Found]
     checkpoints: Sequence[Checkpoint]
     evaluations: Sequence[Evaluation]
     end: RunEnd | None
@@ -76,7 +77,7 @@ def load(run_dir: Path) -> Log:
         name=run_dir.resolve().name,
         start=starts[-1] if starts else None,
         steps=steps,
-        notices=[event for event in events if isinstance(event, Notice | Rollback)],
+        notices=[event for event in events if isinstance(event, Notice | Rollback | Found)],
         checkpoints=[event for event in events if isinstance(event, Checkpoint)],
         evaluations=[event for event in events if isinstance(event, Evaluation)],
         end=ends[-1] if ends else None,

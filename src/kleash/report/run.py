@@ -8,7 +8,7 @@ from kleash.report import figures, page, samples, words
 from kleash.report.charts import standalone
 from kleash.report.log import Log, load
 from kleash.report.toml import toml
-from kleash.runlog import Notice, Rollback
+from kleash.runlog import Found, Notice, Rollback
 
 
 def write_report(run_dir: Path) -> Path:
@@ -61,9 +61,13 @@ def notices(log: Log) -> list[dict[str, str]]:
     return said
 
 
-def text(notice: Notice | Rollback) -> str:
+def text(notice: Notice | Rollback | Found) -> str:
     if isinstance(notice, Notice):
         return notice.text
+    if isinstance(notice, Found):
+        found = notice.finding
+        done = "" if notice.action == "warn" else f" ({notice.action})"
+        return f"{found.headline} since step {found.since}: {found.what}{done}"
     return (
         f"{notice.why}: from step {notice.from_step} the run went back to here (rollback {notice.number}); the "
         f"learning rate is {notice.learning_rate:g} from here on"

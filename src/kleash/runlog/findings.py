@@ -38,3 +38,12 @@ class NotEvaluated:
 
     rule: str
     needs: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The monitor found something after `step`, and this was done about it ("warn": nothing but to say so)."""
+
+    step: int
+    action: str
+    finding: Finding

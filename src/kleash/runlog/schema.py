@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kleash.errors import RunError
 from kleash.records import Prompt, Reading, Step
+from kleash.runlog.findings import Found
 from kleash.runlog.judged import Judged
 from kleash.runlog.offline import (
     OfflineEvaluation,
@@ -173,6 +174,7 @@ Event = (
     | Resume
     | Rollback
     | ReferenceChange
+    | Found
     | RunEnd
     | Sample
     | Judged
@@ -189,6 +191,7 @@ EVENTS: dict[str, type[Event]] = {
     "resume": Resume,
     "rollback": Rollback,
     "reference_change": ReferenceChange,
+    "found": Found,
     "run_end": RunEnd,
     "sample": Sample,
     "judged": Judged,
@@ -276,7 +279,7 @@ def offline_evaluations(events: Iterable[Event]) -> list[OfflineEvaluation]:
 
 def _void(event: Event, resumed: int) -> bool:
     match event:
-        case Step() | Sample() | Judged() | TextStep() | PairStep() | ScoreStep():
+        case Step() | Sample() | Judged() | Found() | TextStep() | PairStep() | ScoreStep():
             return event.step >= resumed
         case Notice():
             return event.step is not None and event.step >= resumed

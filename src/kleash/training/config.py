@@ -35,6 +35,7 @@ from kleash.training.budget import least
 from kleash.training.kl_config import KLSpec, standardised
 from kleash.training.section import STRICT, named_kind
 from kleash.training.train_config import BIAS_RATE, TrainSpec
+from kleash.training.watch_config import WatchSpec
 
 AlgorithmConfig = Annotated[
     Annotated[GRPO | RLOO | PPO | GSPO | CISPO | DAPO | ReinforcePP | ReMax | BestOfN, Field(discriminator="kind")],
@@ -88,6 +89,7 @@ class Config:
     the reward, and a first beta that was left out is DEFAULT_BETA_IN_DEVIATIONS; so it is for best-of-n, whose credit
     is a rank.
     entropy: a bonus on the policy's entropy, whatever the algorithm; left out, there is none.
+    watch: when the monitor looks, and what it does.
     """
 
     __pydantic_config__ = STRICT
@@ -100,6 +102,7 @@ class Config:
     kl: KLSpec = None  # pyright: ignore[reportAssignmentType]  # made below, where the algorithm is known
     entropy: EntropyConfig | None = None
     train: TrainSpec = field(default_factory=TrainSpec)
+    watch: WatchSpec = field(default_factory=WatchSpec)
 
     def __post_init__(self) -> None:
         if self.kl is None:  # pyright: ignore[reportUnnecessaryComparison]

@@ -36,6 +36,8 @@ def describe(job: Job) -> list[str]:
         lines.insert(5, f"budget     {config.kl.ceiling} of {of}: with a reading above it the run saves and stops")
     lines += _entropy(job.config.entropy)
     lines += _prompts(job)
+    if job.config.watch.every:
+        lines.append(f"watch      every {job.config.watch.every} steps; on a finding: {job.config.watch.on_finding}")
     lines.append(line(job))
     if job.loaded.policy.critic is not None:
         where = "on the policy's own states" if job.loaded.policy.critic.body is None else "with a body of its own"

@@ -19,7 +19,7 @@ from kleash.records import ControllerState, Reading, Step
 from kleash.rewards.ensembles import disagreements
 from kleash.runlog.schema import Checkpoint, ReferenceChange, RunEnd, Sample
 from kleash.tensors import Batch
-from kleash.training import checkpoint, shelf
+from kleash.training import checkpoint, shelf, watch
 from kleash.training.bad import keep_bad
 from kleash.training.best import merit
 from kleash.training.budget import exceeded
@@ -93,6 +93,11 @@ def _go_on(job: Job, state: Progressing, sinks: Sinks, counter: TokenCounter) ->
         take_step(job, state, sinks, counter)
         _evaluate(job, state, sinks, counter)
         _move_reference(job, state, sinks)
+        at = state.step
+        if (ending := watch.look(job, state, sinks)) or state.step != at:  # or it went back
+            if not ending and state.step:
+                _save(job, state, sinks)
+            return ending
         row = state.recovery.in_a_row
         why = f"updates were not finite in {row} steps in a row" if state.recovery.due else None
     except NotFiniteError as error:

@@ -10,14 +10,18 @@ MOST_ROLLBACKS, RATE_FACTOR = 3, 0.5
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """in_a_row: steps just done in which an update was skipped. rollbacks: how often the run has gone back."""
+    """in_a_row: steps just done in which an update was skipped. rollbacks: how often the run has gone back.
+
+    lowered: how often the monitor has lowered the learning rate without going back.
+    """
 
     in_a_row: int = 0
     rollbacks: int = 0
+    lowered: int = 0
 
     @property
     def rate_factor(self) -> float:
-        return RATE_FACTOR**self.rollbacks
+        return RATE_FACTOR ** (self.rollbacks + self.lowered)
 
     @property
     def due(self) -> bool:
@@ -36,4 +40,7 @@ class Recovery:
         return replace(self, in_a_row=self.in_a_row + 1 if skipped else 0)
 
     def gone_back(self) -> "Recovery":
-        return Recovery(in_a_row=0, rollbacks=self.rollbacks + 1)
+        return replace(self, in_a_row=0, rollbacks=self.rollbacks + 1)
+
+    def lower(self) -> "Recovery":
+        return replace(self, lowered=self.lowered + 1)

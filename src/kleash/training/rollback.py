@@ -36,15 +36,16 @@ def last_good(root: Path, step: int, recovery: Recovery) -> int | None:
     return None if path is None else shelf.step_of(path)
 
 
-def go_back(job: Job, state: Progressing, sinks: Sinks, why: str) -> None:
+def go_back(job: Job, state: Progressing, sinks: Sinks, why: str, *, to: int | None = None) -> None:
     """Puts the run back to its last good checkpoint, or to its start. Later checkpoints go, later records are void.
 
-    Whoever calls saves the state afterwards, so that a run that is killed from then on keeps its lower rate.
+    Whoever calls saves the state afterwards, so that a run that is killed from then on keeps its lower rate. to: the
+    step of another checkpoint, or 0.
 
     Raises:
         NotFiniteError: the run has gone back too often, or was broken from its first update on.
     """
-    broken, step = state.step, way_back(job, state, why)
+    broken, step = state.step, way_back(job, state, why) if to is None else to
     for path in shelf.ordered(job.checkpoints):
         if (shelf.step_of(path) or 0) > step:
             shelf.remove(path)
