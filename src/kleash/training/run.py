@@ -62,7 +62,7 @@ class Run:
 
     @property
     def ended(self) -> str | None:
-        """Why it ended: "finished", "budget", "finding", "interrupted", an error's words; None: it runs, or was killed."""
+        """Why it ended: "finished", "budget", "finding", "interrupted", an error's words; None: not yet, or killed."""
         return ended(self.events)
 
     @property
