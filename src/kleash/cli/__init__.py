@@ -4,6 +4,7 @@ Exit codes: 0 good, 1 a gate or finding failed, 2 it could not be done, 64 the c
 nothing was started, 130 Ctrl-C, 128 + the signal's number after SIGTERM (143) and SIGHUP (129).
 """
 
+import logging
 import os
 import sys
 import warnings
@@ -50,6 +51,8 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Deprecations inside the libraries are for kleash's authors, whose tests show them.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|peft)\.")
+    for name in ("torchao", "torch.utils._pytree"):  # said at import, of parts that nothing here uses
+        logging.getLogger(name).setLevel(logging.ERROR)
     debug = "--debug" in sys.argv[1:]
     try:
         app(args=[a for a in sys.argv[1:] if a != "--debug"])

@@ -7,7 +7,6 @@ which no file can hold as text, is a question mark.
 """
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -29,6 +28,7 @@ from kleash.runlog.offline import (
     TextEvaluation,
     TextStep,
 )
+from kleash.runlog.plain import plain
 
 SCHEMA_VERSION = 1
 
@@ -213,7 +213,7 @@ def _adapter(kind: type[Any]) -> Any:
 
 def to_json(event: Event) -> str:
     """One line of JSON without its line end."""
-    fields = _plain(asdict(event))
+    fields = plain(asdict(event))
     return json.dumps({"event": _NAMES[type(event)], "schema": SCHEMA_VERSION, **fields}, allow_nan=False)
 
 
@@ -291,13 +291,3 @@ def _void(event: Event, resumed: int) -> bool:
             return True
         case _:
             return False
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, str):
-        return value.encode("utf-8", errors="replace").decode("utf-8")
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
