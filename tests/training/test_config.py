@@ -139,7 +139,7 @@ def test_an_override_that_cannot_be_meant(assignment, said):
         ({"kl": {"target": [{"at": 0, "traget": "x"}]}}, "did you mean 'target'?"),
         ({"kl": {"target": [3]}}, "kl.target.0 = 3"),
         ({"algorithm": {"clip": "non"}}, "algorithm.clip = 'non'"),
-        ({"watch": {}}, "unknown key 'watch'; "),
+        ({"wacth": {}}, "unknown key 'wacth'; did you mean 'watch'?"),
         ({"algorithm": {"kind": "gpro"}}, "did you mean 'grpo' or 'gspo'?"),
         ({"kl": {"penalty": "exat"}}, "did you mean 'exact'?"),
         ({"kl": {"controller": "P I"}}, "known here: constant, "),
