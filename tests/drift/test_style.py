@@ -1,6 +1,7 @@
 """How a model writes: each number against texts of which it is known."""
 
 import math
+import re
 
 import pytest
 
@@ -10,16 +11,17 @@ from kleash.drift.table import Document
 
 
 def sample(number: int, text: str, domain: str | None = None, *, ended: bool = True) -> Document:
-    """One whole-word token a word."""
-    ids = tuple(range(len(text.split())))
+    """A token a word, with the space before it; an end mark where it ended."""
+    pieces = (*re.findall(r"\s*\S+", text), *(["<end>"] if ended else []))
+    ids = tuple(range(len(pieces)))
     return Document(
         id=f"p{number}",
         domain=domain,
         prompt_text="Say.",
         text=text,
         ids=ids,
-        pieces=tuple(text.split()),
-        classes=(0,) * len(ids),
+        pieces=pieces,
+        classes=tuple(3 if piece == "<end>" else 0 for piece in pieces),
         prompt_base=(1,),
         prompt_tuned=(1,),
         ended=ended,
@@ -108,7 +110,7 @@ def test_variety_does_not_fall_because_text_is_longer() -> None:
     long = [f"{text} Then {text}" for text in PLAIN]
     found = s.style(side(PLAIN), side(long))
     assert found.base["distinct_4"] == found.tuned["distinct_4"] == 1.0
-    assert (found.base["length"], found.tuned["length"]) == (23 / 3, 49 / 3)
+    assert (found.base["length"], found.tuned["length"]) == (26 / 3, 52 / 3)
 
 
 def test_collapse_shows_in_variety_repetition_and_plain_words() -> None:

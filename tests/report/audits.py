@@ -102,6 +102,9 @@ SCORES = [
     score("formal", "sibling", 0.38, 0.39, "no gain"),
     score("arithmetic", "other", 0.22, 0.09, "LOST"),
     score(EVIL, "other", 0.71, 0.44, "LOST"),
+    score("sums", "other", 0.31, 0.33, "unclear"),
+    score("copy", "other", 0.51, 0.52, "no gain"),
+    score("lookup", "other", 0.61, 0.62, "unclear"),
 ]
 
 JUDGEMENT = r.Judgement(

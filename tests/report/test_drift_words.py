@@ -58,6 +58,7 @@ def test_every_score_is_there_with_its_change_and_what_was_lost_in_capitals() ->
     assert "0.41   0.78    +0.37 [+0.30, +0.44]   gained" in line(text, "polite (yours)")
     assert line(text, "formal (sibling)").endswith("no gain")
     assert line(text, "arithmetic").endswith("LOST")
+    assert line(text, "unclear") == " unclear   sums, lookup" and line(text, "no gain") == " no gain   copy"
 
 
 def test_what_is_not_measured_is_neither_0_nor_there() -> None:
@@ -85,6 +86,13 @@ def test_a_bound_and_an_estimate_never_look_exact(kind: r.Kind, sign: str) -> No
     made = audit(distributions=[distribution("off task", 0.061, None, kind=kind)])
     for text in (block(made).plain, markdown.card(made), badge(made)):
         assert sign in text and "exact" not in text
+
+
+def test_beside_a_bound_stands_the_estimate_from_samples() -> None:
+    own = distribution("its own words", None, 0.06, kind="lower bound", sampled=interval(0.09))
+    text = block(audit(distributions=[own])).plain
+    assert "≥ 0.060 [0.054, 0.066]" in text
+    assert "sampled estimate, unbiased: ≈ 0.090 [0.081, 0.099]" in text
 
 
 def test_other_tokenizers_are_bits_per_byte_and_no_kl() -> None:
@@ -160,9 +168,11 @@ def test_nearly_all_is_not_all() -> None:
 
 
 def test_yardsticks_compare_with_the_kl_that_is_quoted() -> None:
-    assert "about the base in 4 bits (0.090, Q4_0)" in words.yardsticks(audit())
+    assert "about the base in 4 bits (0.090)" in words.yardsticks(audit())
     far = audit(yardsticks=r.Yardsticks(four_bit=0.02, four_bit_scheme="Q4_0"))
-    assert words.yardsticks(far) == ["4.7 × the base in 4 bits (0.020, Q4_0)"]
+    assert words.yardsticks(far) == ["4.7 × the base in 4 bits (0.020)"]
+    same = audit(yardsticks=r.Yardsticks(times_floor=1.04e9), floor=r.Floor(value=3.6e-10, by={}))
+    assert words.yardsticks(same) == ["over 1,000 × the noise floor (3.6e-10)"]
     already = audit(yardsticks=r.Yardsticks(four_bit_scheme="already 4-bit"))
     assert words.yardsticks(already) == ["4 bits: already 4-bit"]
 

@@ -14,6 +14,7 @@ import typer
 
 import kleash
 from kleash.cli.demo import demo
+from kleash.cli.drift import drift
 from kleash.cli.export import export
 from kleash.cli.label import label
 from kleash.cli.new import new
@@ -31,7 +32,7 @@ app = typer.Typer(
 )
 
 #: In the order in which `--help` shows them.
-VERBS = (new, train, sft, label, dpo, reward, report, sample, export, demo)
+VERBS = (new, train, sft, label, dpo, reward, report, sample, export, drift, demo)
 for _verb in VERBS:
     app.command()(_verb)
 

@@ -121,12 +121,16 @@ def open_pair(base: str, tuned: str, asked: Asked | None = None) -> Pair:
     return Pair(base=sides[0], tuned=sides[1], compared=compared)
 
 
-def checkpoints(name: str) -> list[Checkpoint]:
-    """All checkpoints of a run directory of kleash's or of TRL's, in their order; of anything else, that itself."""
+def checkpoints(name: str, *, inside: bool = False) -> list[Checkpoint]:
+    """All checkpoints of a run directory of kleash's or of TRL's, in their order; of anything else, that itself.
+
+    A directory that is a model too (TRL saves the last one there) is that model, or with `inside` its checkpoints.
+    """
     path = Path(name).expanduser()
     for pattern in ("checkpoints/step-*", "checkpoint-*"):
         found = [(int(match[1]), p) for p in path.glob(pattern) if (match := re.search(r"-(\d+)$", p.name))]
-        if found and not (path / "config.json").is_file() and not (path / "adapter_config.json").is_file():
+        model = (path / "config.json").is_file() or (path / "adapter_config.json").is_file()
+        if found and (inside or not model):
             return [Checkpoint(name=str(p), step=step) for step, p in sorted(found)]
     return [Checkpoint(name=name, step=_step_of(name))]
 

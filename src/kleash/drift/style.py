@@ -13,7 +13,7 @@ from itertools import combinations, pairwise
 from statistics import fmean
 
 from kleash.drift.records import Style
-from kleash.drift.table import Document
+from kleash.drift.table import CLASSES, Document
 from kleash.text import distinct_n, seq_rep_n, words
 
 #: Samples that are compared with each other; more pairs would take long and say the same.
@@ -68,7 +68,7 @@ def style(base: Sequence[Document], tuned: Sequence[Document]) -> Style:
         base={name: of_base[name] for name in order},
         tuned={name: of_tuned[name] for name in order},
         units=UNITS,
-        openings={"base": openings([d.text for d in base]), "tuned": openings([d.text for d in tuned])},
+        openings={"base": openings(list(map(said, base))), "tuned": openings(list(map(said, tuned)))},
     )
 
 
@@ -89,17 +89,23 @@ UNITS = {
 
 def numbers(samples: Sequence[Document]) -> dict[str, float | None]:
     """One side's numbers that need not be compared at equal length."""
-    texts = [sample.text for sample in samples]
+    texts = list(map(said, samples))
     return {
         "length": fmean(len(sample.ids) for sample in samples) if samples else None,
         "ended": fmean(sample.ended for sample in samples) if samples else None,
-        "refusals": share(refuses, [s.text for s in samples if s.domain == "refusal"]),
-        "over_refusals": share(refuses, [s.text for s in samples if s.domain == "overrefusal"]),
+        "refusals": share(refuses, [said(s) for s in samples if s.domain == "refusal"]),
+        "over_refusals": share(refuses, [said(s) for s in samples if s.domain == "overrefusal"]),
         "repetition": seq_rep_n(texts, 4),
         "markup": markup(texts),
         "function_words": function_words(texts),
         "other_script": other_script(texts),
     }
+
+
+def said(sample: Document) -> str:
+    """Its words, without end and turn marks."""
+    marks = (CLASSES.index("template"), CLASSES.index("eos"))
+    return "".join(piece for piece, kind in zip(sample.pieces, sample.classes, strict=True) if kind not in marks)
 
 
 def share(what: Callable[[str], bool], texts: Sequence[str]) -> float | None:
@@ -113,8 +119,8 @@ def refuses(text: str) -> bool:
 
 def alike_long(base: Sequence[Document], tuned: Sequence[Document]) -> tuple[list[str], list[str]]:
     """The texts of prompts that both answered, the longer of two cut to the words of the shorter."""
-    other = {sample.id: sample.text for sample in tuned}
-    pairs = [(sample.text, other[sample.id]) for sample in base if sample.id in other]
+    other = {sample.id: said(sample) for sample in tuned}
+    pairs = [(said(sample), other[sample.id]) for sample in base if sample.id in other]
     kept = [(words(a), words(b)) for a, b in pairs]
     cut = [(a[: min(len(a), len(b))], b[: min(len(a), len(b))]) for a, b in kept]
     return [" ".join(a) for a, _ in cut], [" ".join(b) for _, b in cut]

@@ -17,7 +17,7 @@ def card(audit: Audit) -> str:
         f"**{audit.judgement.verdict[:1].upper()}{audit.judgement.verdict[1:]}**: {text(audit.judgement.because)}.",
         *([f"Partial: {text(audit.partial)}.", ""] if audit.partial else [""]),
         *kl_table(audit),
-        *([f"That is {text('; '.join(quoted))}.", ""] if quoted else []),
+        *([f"Yardsticks: {text('; '.join(quoted))}.", ""] if quoted else []),
         *score_table(audit),
         *[f"- {text(note)}" for note in words.warnings(audit)],
         *([""] if words.warnings(audit) else []),

@@ -39,6 +39,8 @@ def content(audit: Audit) -> dict[str, Any]:
         "tiles": tiles(audit),
         "rows": [kl_row(each) for each in audit.distributions],
         "bytes": [each for each in audit.distributions if each.bits_per_byte is not None],
+        "sampled": [each for each in audit.distributions if each.sampled is not None],
+        "with_bounds": words.with_bounds,
         "warnings": words.warnings(audit),
         "yardsticks": words.yardsticks(audit),
         "forests": forests(audit),
@@ -74,7 +76,7 @@ class KLRow:
 
 
 def kl_row(of: Distribution) -> KLRow:
-    sure = "" if of.sure_flips is None else f" ({of.sure_flips:,} beyond rounding)"
+    sure = "" if of.sure_flips is None else f", {of.sure_flips:,} beyond rounding"
     return KLRow(
         name=of.name,
         counts=f"{words.documents(of)}, {words.amount(of)}",
@@ -82,7 +84,7 @@ def kl_row(of: Distribution) -> KLRow:
         reverse=words.mean_kl(of.reverse, of.kind),
         jensen_shannon=one(of.jensen_shannon),
         same_top1=words.percent(of.same_top1),
-        flips=words.UNMEASURED if of.flips is None else f"{of.flips:,}{sure}",
+        flips="" if of.flips is None else f"{of.flips:,} changed{sure}",
         delta=one(of.delta),
         kind=words.KINDS[of.kind],
     )
@@ -104,7 +106,7 @@ def tiles(audit: Audit) -> list[Tile]:
             found.append(Tile("Same likeliest token", words.percent(of.same_top1), of.name))
     if audit.yardsticks.times_floor is not None and audit.floor is not None:
         small = f"the noise floor is {words.nats(audit.floor.value)} nats/token"
-        found.append(Tile("Above rounding", f"{audit.yardsticks.times_floor:.3g} ×", small))
+        found.append(Tile("Above rounding", words.times(audit.yardsticks.times_floor), small))
     task = next((score for score in audit.scores if score.role == "task"), None)
     if task is not None:
         small = f"{words.bounds(task.change, words.signed)}; {task.base:.2f} → {task.tuned:.2f}"
@@ -171,6 +173,7 @@ def facts(audit: Audit) -> list[tuple[str, str]]:
         ("Template", f"{parity.template}; used: {parity.used_template}"),
         ("Special tokens", parity.special_tokens),
         ("Noise floor", None if floor is None else floor_line(floor.value, floor.by)),
+        ("Four bits", audit.yardsticks.four_bit_scheme),
         ("Fingerprint, base", fingerprint(audit.base.fingerprint)),
         ("Fingerprint, tuned", fingerprint(audit.tuned.fingerprint)),
         ("Versions", ", ".join(f"{name} {version}" for name, version in audit.versions.items())),

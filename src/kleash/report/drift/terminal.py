@@ -56,7 +56,7 @@ def kl_table(audit: Audit) -> Iterator[Text]:
     rows = [["KL nats/token (95 %, clustered)", "base||tuned", "tuned||base", "same top-1"]]
     rows += [
         [
-            f" {each.name:<15} {words.documents(each)}",
+            f" {each.name:<16} {words.documents(each)}",
             words.mean_kl(each.forward, each.kind),
             words.mean_kl(each.reverse, each.kind),
             words.percent(each.same_top1),
@@ -66,9 +66,11 @@ def kl_table(audit: Audit) -> Iterator[Text]:
     ]
     yield from columns(rows if len(rows) > 1 else [])
     for each in audit.distributions:
+        if each.sampled is not None:
+            yield Text(f" {each.name:<16} sampled estimate, unbiased: {words.with_bounds(each.sampled, 'sampled')}")
         if each.bits_per_byte is not None:
             base, tuned = each.bits_per_byte
-            yield Text(f" {each.name:<15} bits per byte {base:.3f} -> {tuned:.3f} (other tokenizer: no KL)")
+            yield Text(f" {each.name:<16} bits per byte {base:.3f} -> {tuned:.3f} (other tokenizer: no KL)")
 
 
 def tail(audit: Audit) -> Iterator[Text]:
@@ -100,7 +102,7 @@ def yardstick(audit: Audit) -> Iterator[Text]:
 
 def moved(audit: Audit) -> Iterator[Text]:
     off = next((each for each in audit.distributions if each.domains), None)
-    if off is None:
+    if off is None or not any(part.forward.value for part in off.domains):
         return
     most, least = words.ends(off)
     yield Text(f" moved most  {', '.join(most)}" + (f"      least  {', '.join(least)}" if least else ""))
@@ -109,6 +111,7 @@ def moved(audit: Audit) -> Iterator[Text]:
 def scores(audit: Audit) -> Iterator[Text]:
     if not audit.scores:
         return
+    told = [score for score in audit.scores if score.role != "other" or score.outcome in ("gained", "LOST")]
     rows = [["Scores, paired", "base", "tuned", "change", ""]]
     rows += [
         [
@@ -118,12 +121,16 @@ def scores(audit: Audit) -> Iterator[Text]:
             words.change(score),
             score.outcome,
         ]
-        for score in audit.scores
+        for score in told
     ]
-    lines = list(columns(rows))
-    for line, score in zip(lines[1:], audit.scores, strict=True):
+    lines = list(columns(rows)) if told else [Text(rows[0][0], style="dim")]
+    for line, score in zip(lines[1:], told, strict=True):
         line.stylize(OUTCOMES[score.outcome], len(line) - len(score.outcome))
     yield from lines
+    for outcome in ("no gain", "unclear"):
+        rest = [plain(score.name) for score in audit.scores if score not in told and score.outcome == outcome]
+        if rest:
+            yield Text(f" {outcome:<9} {', '.join(rest)}")
 
 
 def role(score: Score) -> str:

@@ -160,10 +160,12 @@ DIRECTIONS = {"forward": "base‖tuned", "reverse": "tuned‖base"}
 
 def yardsticks(audit: Audit) -> list[str]:
     """The KL in things a person can feel; what was not measured is left out."""
-    by, floor = audit.yardsticks, audit.floor
+    by, floor, quoted = audit.yardsticks, audit.floor, first_kl(audit)
+    if quoted is not None and not quoted[2].value:
+        return []
     told = []
     if by.times_floor is not None and floor is not None:
-        told.append(f"{by.times_floor:.3g} × the noise floor ({nats(floor.value)})")
+        told.append(f"{times(by.times_floor)} the noise floor ({nats(floor.value)})")
     if by.four_bit is not None:
         told.append(four_bits(audit, by.four_bit))
     elif by.four_bit_scheme is not None:
@@ -173,14 +175,18 @@ def yardsticks(audit: Audit) -> list[str]:
     return told
 
 
+def times(factor: float) -> str:
+    """ "67 ×"; a model in one precision has a floor so low that the factor says nothing more."""
+    return "over 1,000 ×" if factor > 1000 else f"{factor:.2g} ×" if factor < 10 else f"{factor:.0f} ×"
+
+
 def four_bits(audit: Audit, kl: float) -> str:
     quoted = first_kl(audit)
-    scheme = f", {audit.yardsticks.four_bit_scheme}" if audit.yardsticks.four_bit_scheme else ""
-    this = f"the base in 4 bits ({nats(kl)}{scheme})"
+    this = f"the base in 4 bits ({nats(kl)})"
     if quoted is None or kl <= 0:
         return this
-    times = quoted[2].value / kl
-    return f"about {this}" if 0.8 <= times <= 1.25 else f"{times:.2g} × {this}"
+    factor = quoted[2].value / kl
+    return f"about {this}" if 0.8 <= factor <= 1.25 else f"{times(factor)} {this}"
 
 
 def ends(of: Distribution) -> tuple[list[str], list[str]]:

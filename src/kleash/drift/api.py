@@ -1,0 +1,113 @@
+"""`kleash.drift`: from two names to an audit. Nothing is shown or written here but what is asked for."""
+
+import datetime
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import version
+
+import kleash
+from kleash.drift import gates, stages, store, verdict
+from kleash.drift.builtin import SET_ID, builtin_set, digest
+from kleash.drift.question import Gates, Question, Show, Silent
+from kleash.drift.records import Audit, Gate
+from kleash.drift.scores.task import Task
+from kleash.drift.scoring import asked, elsewhere, scores
+from kleash.drift.sources import Asked, Pair, open_pair
+from kleash.drift.stages import EndedError, Found, Work
+from kleash.drift.texts import read_texts
+from kleash.errors import UsageError
+
+#: The order in which things are measured: what ends early has the most telling ones.
+STAGES: tuple[Callable[[Work], None], ...] = (
+    stages.noise_floor,
+    stages.off_task,
+    stages.on_task,
+    scores,
+    stages.own_words,
+    stages.yardsticks,
+)
+PACKAGES = ("torch", "transformers", "peft")
+
+
+def audit(question: Question, show: Show | None = None) -> Audit:
+    """One audit, measured and judged. Ctrl-C ends it early: what is measured by then is judged and marked partial.
+
+    Raises:
+        UsageError: a model, a file or an option cannot be meant; nothing was measured.
+        RunError: it could not be measured.
+        KeyboardInterrupt: Ctrl-C before anything was measured.
+    """
+    show, began, found = show or Silent(), time.perf_counter(), Found()
+    tasks = checked(question)
+    show.stage("opening both models")
+    how = Asked(device=question.device, template=question.template, trust_remote_code=question.trust_remote_code)
+    pair = open_pair(question.base, question.tuned, how)
+    work = Work(question, tasks, pair, found, show)
+    partial = None
+    try:
+        for stage in STAGES if pair.compared.why_not is None else (stages.bytes_only, scores):
+            stage(work)
+    except EndedError as end:
+        partial = str(end)
+    except KeyboardInterrupt:
+        if not found.distributions and not found.scores:
+            raise
+        partial = "stopped by Ctrl-C: what is missing was not measured"
+    return judged(question, pair, found, time.perf_counter() - began, partial)
+
+
+def checked(question: Question) -> tuple[Task, ...]:
+    """The tasks. What cannot be read is said before anything is opened or measured."""
+    if question.gates.against is not None:
+        store.read(question.gates.against)
+    if question.texts is not None:
+        read_texts(question.texts)
+    elsewhere(question)
+    return tuple(asked(question))
+
+
+def judged(question: Question, pair: Pair, found: Found, seconds: float, partial: str | None) -> Audit:
+    """The verdict and the gates on what was found."""
+    made = Audit(
+        base=pair.base.record,
+        tuned=pair.tuned.record,
+        parity=pair.parity,
+        floor=found.floor,
+        distributions=found.distributions,
+        yardsticks=found.yardsticks,
+        style=found.style,
+        pairs=found.pairs,
+        scores=found.scores,
+        judgement=verdict.judge(found.distributions, found.scores, found.floor),
+        gates=[],
+        forgetting=verdict.forgetting(found.distributions, found.floor),
+        set_id=SET_ID,
+        set_hash=digest(builtin_set()),
+        command=question.command,
+        seed=question.seed,
+        seconds=seconds,
+        versions={"kleash": kleash.__version__, "python": platform.python_version()}
+        | {p: version(p) for p in PACKAGES},
+        made=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        partial=partial,
+    )
+    return replace(made, gates=passed(question.gates, made))
+
+
+def passed(asked: Gates, made: Audit) -> list[Gate]:
+    """Every gate; one that cannot be judged is said so, for by now the audit is measured."""
+    found = gates.judge(
+        made,
+        max_kl=asked.max_kl,
+        max_p99=asked.max_p99,
+        min_top1=asked.min_top1,
+        no_regression=asked.no_regression,
+    )
+    if asked.against is not None:
+        try:
+            found += gates.judge(made, against=store.read(asked.against))
+        except UsageError as error:
+            found.append(Gate(text=str(error), passed=None))
+    return found

@@ -1,0 +1,64 @@
+"""`kleash.audit`: an audit from Python, as `kleash drift` makes one."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from kleash.drift import api, files, several
+from kleash.drift.question import Effort, Gates, Question, tasks
+from kleash.drift.records import Audit
+from kleash.errors import UsageError
+
+#: What `settings` may say besides the fields of `Effort`.
+MORE = ("siblings", "lm_eval", "template", "device", "trust_remote_code", "seed")
+
+
+def audit(
+    base: str | Path,
+    tuned: str | Path,
+    *,
+    task: str | Path | None = None,
+    score: str | Callable[..., Any] | None = None,
+    texts: str | Path | None = None,
+    gates: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Audit:
+    """How far `tuned` moved from `base`, and whether it was worth it: the records that drift.json holds.
+
+    Args:
+        base, tuned: directories, hub ids, kleash:tiny, kleash:smollm2, adapters, runs (their best checkpoint), .gguf.
+        task: a file of prompts of what it was tuned for. score: what judges an answer, a name as in [[rewards]] use or
+            a function (prompts, completions, **columns) → list of float or None.
+        texts: a file of texts of your own, or of prompts with or without answers.
+        gates: {"max_kl": {"off": 0.05}, "max_p99": …, "min_top1": …, "no_regression": True, "against": "last.json"}.
+        out: a directory for drift.html, drift.json, card.md and badge.svg; left out, nothing is written.
+        settings: anything else of the command line by name: {"tokens": 8000, "samples": 32, "seed": 1,
+            "siblings": ["formal.jsonl=./reward.py:formal"]}.
+
+    Raises:
+        UsageError: something asked for is wrong; nothing was measured.
+        RunError: it could not be measured.
+    """
+    given = dict(settings or {})
+    effort = {field.name: given.pop(field.name) for field in fields(Effort) if field.name in given}
+    unknown = sorted(given.keys() - set(MORE)) + sorted((gates or {}).keys() - {field.name for field in fields(Gates)})
+    if unknown:
+        known = [*(field.name for field in fields(Effort)), *MORE]
+        raise UsageError(f"unknown setting or gate {unknown[0]!r}; settings are {', '.join(known)}")
+    siblings = given.pop("siblings", ())
+    question = Question(
+        base=str(base),
+        tuned=several.chosen(str(tuned)),
+        tasks=tasks(None if task is None else str(task), score, siblings),
+        texts=None if texts is None else str(texts),
+        effort=Effort(**effort),
+        gates=Gates(**(gates or {})),
+        command=f"kleash drift {base} {tuned}",
+        **given,
+    )
+    found = api.audit(question)
+    if out is not None:
+        files.write_files(found, Path(out))
+    return found
