@@ -37,6 +37,7 @@ NAMES = {
     "reinforce++": "tiny_reinforce_pp",
     "remax": "tiny_remax",
     "best_of_n": "tiny_best_of_n",
+    "online_dpo": "tiny_online_dpo",
 }
 #: As published without a leash, or with an entropy bonus in its place.
 UNLEASHED = {"Dr. GRPO": "tiny_dr_grpo", "dapo": "tiny_dapo", "dapo, entropy bonus": "tiny_entropy"}
@@ -52,8 +53,8 @@ and not done again.
 The recipes of [algorithms.md](../algorithms.md), each with its own settings of the algorithm, learning rate and
 penalty, and all with the same budget: {steps} steps of {completions} completions of at most 32 tokens, on the demo's
 prompts, reward VADER, seed {seed}. Where the table says a target, it is {target}, held by the controller's defaults.
-REINFORCE++ and ReMax take the {completions} completions from as many prompts, DAPO from {dapo} prompts of 16, the
-others from 8 of 8. ReMax decodes a greedy completion for each prompt besides.
+REINFORCE++ and ReMax take the {completions} completions from as many prompts, DAPO from {dapo} prompts of 16, online
+DPO from {pairs} of 2, the others from 8 of 8. ReMax decodes a greedy completion for each prompt besides.
 
 Means over the last {last} steps: reward, KL(policy‖reference) in nats per sequence, beta, entropy in nats per token.
 *Fluency* is the share of these steps' sampled sentences that parse under the grammar of the tiny model's corpus. One
@@ -150,6 +151,7 @@ def main() -> int:
             target=TARGET,
             last=LAST,
             dapo=COMPLETIONS // group_size({"kind": "dapo"}),
+            pairs=COMPLETIONS // group_size({"kind": "online_dpo"}),
         )
         + table(heads, [row(label, one) for label, one in every.items() if done(one)])
     )

@@ -48,6 +48,7 @@ HELD_OUT = {"data__held_out": "held.txt"}
 LORA = {"model__adapter": {"rank": 2}}
 MOVING = {"train__learning_rate": 0.05, "algorithm__epochs": 3}
 CLIPPED = MOVING | {"algorithm__clip": {"low": 0.3, "high": 0.3}}
+LABELLED = {"kl": {"beta": 0.1}}
 UNCLIPPED = MOVING | {"algorithm__clip": "none"}
 #: What an algorithm needs besides before its off-policy gradient can be "full".
 UNWHITENED = {"ppo": {"algorithm__whiten": False}}
@@ -281,6 +282,11 @@ TURNS: dict[type, dict[str, Turn]] = {
                 "ptx": Turn({"algorithm__ptx": PTX}),
                 "baseline": Turn({"algorithm__baseline": "group"}),
                 "keep": Turn({"algorithm__keep": "above_mean"}),
+                "preference": Turn({"algorithm__preference": "ipo"}),
+                "labels": Turn(LABELLED | {"algorithm__labels": "winner"}, LABELLED),
+                "pairs": Turn(
+                    {"algorithm__group_size": 3, "algorithm__pairs": "best_worst"}, {"algorithm__group_size": 3}
+                ),
                 "max_draws": Turn({"algorithm__max_draws": 1}, TWO_VALUED),
                 "overlong": Turn({"algorithm__overlong": 0.0}),
             }.items()

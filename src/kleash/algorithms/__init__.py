@@ -9,13 +9,14 @@ from kleash.algorithms.entropy import EntropyBonus
 from kleash.algorithms.group_relative import Loss, Totals, ValueFigures
 from kleash.algorithms.grpo import GRPO
 from kleash.algorithms.gspo import GSPO
+from kleash.algorithms.online_dpo import OnlineDPO
 from kleash.algorithms.ppo import PPO
 from kleash.algorithms.ptx import Ptx
 from kleash.algorithms.reinforce import ReinforcePP
 from kleash.algorithms.remax import ReMax
 from kleash.algorithms.rloo import RLOO
 from kleash.algorithms.step_penalty import StepPenalty, StepPrice
-from kleash.kl.penalties import InReward, NoPenalty, Penalty
+from kleash.kl.penalties import InPreference, InReward, NoPenalty, Penalty
 from kleash.records import Reading
 from kleash.rl.policy_losses import Length
 from kleash.tensors import Batch, Credit, Look
@@ -133,10 +134,16 @@ ALGORITHMS: dict[str, type] = {
     "reinforce++": ReinforcePP,
     "remax": ReMax,
     "best_of_n": BestOfN,
+    "online_dpo": OnlineDPO,
 }
 
 #: The penalty of the paper, where the config has no [kl]. The others are leashed by the default one.
-OWN_PENALTY: dict[str, type] = {"cispo": NoPenalty, "dapo": NoPenalty, "reinforce++": InReward}
+OWN_PENALTY: dict[str, type] = {
+    "cispo": NoPenalty,
+    "dapo": NoPenalty,
+    "reinforce++": InReward,
+    "online_dpo": InPreference,
+}
 
 __all__ = [
     "ALGORITHMS",
@@ -157,6 +164,7 @@ __all__ = [
     "Loss",
     "MixesTexts",
     "NeedsGreedy",
+    "OnlineDPO",
     "PricesSteps",
     "Ptx",
     "PunishesLength",

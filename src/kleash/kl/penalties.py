@@ -204,6 +204,32 @@ class NoPenalty:
         return KLTerms(own=None, to_go=None)
 
 
+@dataclass(frozen=True, slots=True)
+class InPreference:
+    """The leash is inside the algorithm's own loss, of pairs: nothing is charged besides."""
+
+    __pydantic_config__ = STRICT
+    needs_reference: ClassVar[bool] = True
+
+    kind: Literal["in_preference"] = "in_preference"
+
+    @property
+    def label(self) -> str:
+        return "inside the loss of pairs, as log-ratios of whole completions; no charge besides"
+
+    @property
+    def importance(self) -> None:
+        return None
+
+    def terms(self, look: Look, mask: Bool[Tensor, "B T"], ratios: Ratios) -> KLTerms:
+        """Nothing in the loss, nothing in the advantage: the algorithm's loss has the reference in it.
+
+        Source: Rafailov et al. 2023 (DPO), arXiv 2305.18290 eq. 4-7.
+        Proved by: tests/training/test_online_dpo.py::test_gradient_through_the_loop
+        """
+        return KLTerms(own=None, to_go=None)
+
+
 PENALTIES: dict[str, type] = {
     "exact": Exact,
     "in_reward": InReward,
@@ -211,6 +237,7 @@ PENALTIES: dict[str, type] = {
     "future_sampled": FutureSampled,
     "chi2": Chi2,
     "renyi": Renyi,
+    "in_preference": InPreference,
     "none": NoPenalty,
 }
 
@@ -220,6 +247,7 @@ __all__ = [
     "Exact",
     "FutureSampled",
     "InLoss",
+    "InPreference",
     "InReward",
     "KLTerms",
     "NoPenalty",

@@ -19,6 +19,7 @@ from kleash.algorithms import (
     BestOfN,
     CreditsSteps,
     LearnsValues,
+    OnlineDPO,
     PunishesLength,
     ReinforcePP,
     ReMax,
@@ -26,19 +27,21 @@ from kleash.algorithms import (
 from kleash.beta.entropy import AdaptiveEntropy, DualEntropy, FixedEntropy
 from kleash.errors import UsageError
 from kleash.kl.divergence_penalties import order_of
-from kleash.kl.penalties import Exact, InReward
+from kleash.kl.penalties import Exact, InPreference, InReward
 from kleash.models.spec import Chat, ModelSpec
 from kleash.records import Target
 from kleash.rewards.shapes import Overlong
 from kleash.rewards.spec import RewardSpec
 from kleash.training.budget import least
-from kleash.training.kl_config import KLSpec, standardised
+from kleash.training.kl_config import KLSpec, in_the_pairs, standardised
 from kleash.training.section import STRICT, named_kind
 from kleash.training.train_config import BIAS_RATE, TrainSpec
 from kleash.training.watch_config import WatchSpec
 
 AlgorithmConfig = Annotated[
-    Annotated[GRPO | RLOO | PPO | GSPO | CISPO | DAPO | ReinforcePP | ReMax | BestOfN, Field(discriminator="kind")],
+    Annotated[
+        GRPO | RLOO | PPO | GSPO | CISPO | DAPO | ReinforcePP | ReMax | BestOfN | OnlineDPO, Field(discriminator="kind")
+    ],
     named_kind("grpo"),
 ]
 
@@ -110,6 +113,13 @@ class Config:
             object.__setattr__(self, "kl", KLSpec(penalty=own))
         if isinstance(self.algorithm, BestOfN) or getattr(self.algorithm, "std", None) == "group":
             object.__setattr__(self, "kl", standardised(self.kl))
+        if isinstance(self.algorithm, OnlineDPO):
+            object.__setattr__(self, "kl", in_the_pairs(self.kl, holds_targets=self.algorithm.holds_targets))
+        elif isinstance(self.kl.penalty, InPreference):
+            raise UsageError(
+                f'kl.penalty = "in_preference" is the leash inside a loss of pairs, and algorithm.kind = '
+                f'"{self.algorithm.kind}" has none; use penalty = "exact", or kind = "online_dpo"'
+            )
         if not self.rewards:
             raise UsageError('no [[rewards]]: name at least one, for example [[rewards]] with use = "vader"')
         if self.data.held_out is None and (self.train.evaluate_every, self.train.evaluate_samples) != (None, 1):
@@ -132,6 +142,11 @@ class Config:
         if not isinstance(self.algorithm, LearnsValues):
             self._check_no_critic()
         self._check_importance()
+        if self.train.mismatch is not None and isinstance(self.algorithm, OnlineDPO):
+            raise UsageError(
+                'train.mismatch corrects the credit of a policy gradient, and algorithm.kind = "online_dpo" has none: '
+                "a pair teaches the same whoever wrote it. Leave it out"
+            )
         if self.train.mismatch is not None and getattr(self.algorithm, "off_policy", None) == "full":
             raise UsageError(
                 'train.mismatch and algorithm.off_policy = "full" contradict each other: "full" bounds no ratio; leave '

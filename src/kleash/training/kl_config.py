@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 
 from kleash.beta import PI, PID, Constant, Cosine, Dual, Linear, PPORule, Ziegler
 from kleash.errors import UsageError
-from kleash.kl.penalties import Chi2, Exact, FutureSampled, InLoss, InReward, NoPenalty, Renyi
+from kleash.kl.penalties import Chi2, Exact, FutureSampled, InLoss, InPreference, InReward, NoPenalty, Renyi
 from kleash.models.token_classes import FORMAT
 from kleash.records import Target
 from kleash.training.section import STRICT, named_kind
@@ -34,7 +34,9 @@ def budget_with_unit(value: Any) -> Any:
 
 
 PenaltyConfig = Annotated[
-    Annotated[Exact | InReward | InLoss | FutureSampled | Chi2 | Renyi | NoPenalty, Field(discriminator="kind")],
+    Annotated[
+        Exact | InReward | InLoss | FutureSampled | Chi2 | Renyi | InPreference | NoPenalty, Field(discriminator="kind")
+    ],
     named_kind("exact"),
 ]
 ControllerConfig = Annotated[
@@ -156,3 +158,29 @@ def standardised(kl: KLSpec) -> KLSpec:
         return kl
     target = DEFAULT_TARGET if kl.target is None and kl.schedule else kl.target
     return replace(kl, target=target, beta=DEFAULT_BETA_IN_DEVIATIONS)
+
+
+def in_the_pairs(kl: KLSpec, *, holds_targets: bool) -> KLSpec:
+    """The same leash for an algorithm whose loss of pairs has the reference in it: the default penalty gives way to it.
+
+    Raises:
+        UsageError: another penalty, a beta of 0, at which the loss is not defined, or a target that beta cannot hold.
+    """
+    if not isinstance(kl.penalty, Exact | InPreference):
+        raise UsageError(
+            f'kl.penalty = "{kl.penalty.kind}": online_dpo has the reference inside its loss of pairs, and a second '
+            'charge would count the KL twice; leave the penalty out ("in_preference")'
+        )
+    kl = replace(kl, penalty=InPreference())
+    if kl.first_beta == 0 or getattr(kl.law, "end", 1.0) == 0:
+        raise UsageError(
+            "kl.beta = 0: online_dpo's loss of pairs is of log-ratios times beta, so there is nothing to learn at 0; "
+            "use a small beta, such as 0.01"
+        )
+    if kl.schedule and not holds_targets:
+        raise UsageError(
+            'algorithm.preference = "dpo" with labels = "winner" cannot hold a KL target: with certain labels a larger '
+            'beta slows the policy and does not bring it back. Use labels = "bradley_terry" or preference = "ipo", or '
+            "give kl.beta (0.1 is usual) and a kl.budget"
+        )
+    return kl
