@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.tolerances import EXACT
+from tools.make_fixtures import LARGEST, MANIFEST, RECIPES, files
 
 from kleash.errors import RunError
 from kleash.runlog.importers import read_log
@@ -222,3 +223,14 @@ def test_nothing_there(tmp_path: Path) -> None:
         read_log(tmp_path)
     with pytest.raises(RunError, match="there is no"):
         read_log(tmp_path / "gone")
+
+
+def test_every_fixture_has_its_maker() -> None:
+    """What lies there is what MANIFEST.json says the trainers' code wrote, and small."""
+    manifest = json.loads(MANIFEST.read_text())
+    assert set(manifest) == set(RECIPES)
+    for name, entry in manifest.items():
+        there = files(FIXTURES / name)
+        assert list(there) == entry["files"]
+        assert max(there.values()) <= LARGEST
+        assert entry["module"] == RECIPES[name].module
