@@ -54,7 +54,8 @@ def test_a_wandb_file_as_wandb_reads_it(name: str) -> None:
     for key, series in table.keys.items():
         expected = [float(row[key]) for row in told if key in row]
         np.testing.assert_array_equal(series.values, expected)
-    assert {key for row in told for key in row if not key.startswith("_")} == set(table.keys)
+    scalars = {key for row in told for key in row if not key.startswith(("_", "completions/"))}  # those are a table's
+    assert scalars == set(table.keys)
 
 
 def test_a_wandb_run_of_trl() -> None:
@@ -63,6 +64,9 @@ def test_a_wandb_run_of_trl() -> None:
     assert log.step.tolist() == list(range(1, 13))
     assert log.config["beta"] == 0.04
     assert log.columns["beta"].tolist() == [0.04] * 12
+    assert log.notes == ()
+    assert log.sample_steps == (6, 12)
+    assert [(one.completion, one.score) for one in log.samples((12,))] == [("four, at 12", 1.0), ("five", 0.0)]
 
 
 def test_trackio_as_trackio_reads_it(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import gzip
 import json
 import math
+import os
+import zipfile
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from kleash.errors import KleashError, RunError
 from kleash.runlog.importers import detect, read_log
+from kleash.runlog.importers.pickled import training_arguments
 from kleash.runlog.importers.table import Table
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -157,3 +160,28 @@ def test_a_step_that_is_no_step(tmp_path: Path) -> None:
     log = read_log(jsonl(tmp_path / "a.jsonl", [*rows, {"step": "3", "reward": 0.5}, {"step": 4.0, "reward": 0.5}]))
     assert log.step.tolist() == [3, 4]
     assert any("4 rows" in note for note in log.notes)
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_arguments_are_read_and_never_run(tmp_path: Path, junk: bytes) -> None:
+    """training_args.bin is a pickle: its plain values are taken from it, whatever it is."""
+    path = tmp_path / "training_args.bin"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("args/data.pkl", junk)
+    training_arguments(path)
+    path.write_bytes(junk)
+    assert training_arguments(path) == (None, {})
+
+
+def test_deep_json_is_no_row(tmp_path: Path) -> None:
+    deep = '{"a":' * 500 + "1" + "}" * 500
+    (tmp_path / "a.jsonl").write_text(f'{{"step": 1, "reward": 0.5, "x": {deep}}}\n' + "[" * 100_000 + "\n")
+    assert read_log(tmp_path / "a.jsonl").columns["reward"].tolist() == [0.5]
+
+
+def test_metrics_of_two_runs_are_not_one(tmp_path: Path) -> None:
+    for name, shift, time in (("first", 0.0, 1e9), ("second", 5.0, 2e9)):
+        (tmp_path / name).mkdir()
+        os.utime(jsonl(tmp_path / name / "metrics.jsonl", run(0, 9, shift)), (time, time))
+    assert read_log(tmp_path).columns["reward"][0] == 5.0

@@ -141,7 +141,7 @@ def test_a_torn_parquet_is_left_out(tmp_path: Path) -> None:
         ("", "is empty"),
         ("{}", "log_history"),
         ('{"log_history": 3}', "log_history"),
-        ('{"log_history": [], "global_step": 0}', "no trainer's log"),
+        ('{"log_history": [], "global_step": 0}', "no step yet"),
         ('{"log_history": [1]}', "no object"),
         ('{"log_history": [{"step": 1, "reward": "NaN", "reward_std": null, "frac_reward_zero_std": NaN}]', ""),
     ],

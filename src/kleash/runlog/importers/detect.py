@@ -12,7 +12,7 @@ from kleash.runlog.importers.console import read_console
 from kleash.runlog.importers.csv_table import read_csv
 from kleash.runlog.importers.files import lines, looks_binary, open_log
 from kleash.runlog.importers.folder import Folder, searched
-from kleash.runlog.importers.jsonl import read_jsonl
+from kleash.runlog.importers.jsonl import parts_of_one_run, read_jsonl
 from kleash.runlog.importers.protobuf import masked_crc32c
 from kleash.runlog.importers.rollouts import read_scores, samples_in
 from kleash.runlog.importers.understand import understand
@@ -163,7 +163,7 @@ def _first_readable(path: Path, folder: Folder, chosen: mapped.Chosen | None) ->
     if folder.events:
         ways.append(lambda: tensorboard.read_tensorboard(folder.events, keep))
     if folder.metrics:
-        ways.append(lambda: read_jsonl(folder.metrics, keep, step))
+        ways.append(lambda: read_jsonl(parts_of_one_run(folder.metrics), keep, step))
     ways += [lambda file=file: _file(file, chosen)[0] for file in folder.texts]
     if folder.samples and chosen is None:
         ways.append(lambda: read_scores(folder.samples))
@@ -177,7 +177,8 @@ def _first_readable(path: Path, folder: Folder, chosen: mapped.Chosen | None) ->
         return raw, None
     if tried:
         raise RunError(tried[0] if len(tried) == 1 else f"no log in {path} can be read; the first: {tried[0]}")
+    early = " (TRL writes it with the first checkpoint, at save_steps)" if (path / "completions").is_dir() else ""
     raise RunError(
-        f"{path} has no training log that kleash knows: no trainer_state.json, event file, .wandb, trackio database, "
-        "JSONL, CSV or console log"
+        f"{path} has no training log that kleash knows: no trainer_state.json{early}, event file, .wandb, trackio "
+        "database, JSONL, CSV or console log"
     )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,24 @@ def read_jsonl(paths: Sequence[Path], keep: frozenset[str] | None = None, step_k
         _read(path, raw, Steps(step_key))
         raw.table.next_source()
     return raw
+
+
+def parts_of_one_run(paths: Sequence[Path]) -> list[Path]:
+    """The newest file and those that hold other keys than it, as prime-rl's trainer and orchestrator do."""
+    newest, *rest = sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
+    kept, seen = [newest], _keys(newest)
+    for path in rest:
+        keys = _keys(path)
+        if not keys & seen:
+            kept.append(path)
+            seen |= keys
+    return sorted(kept)
+
+
+def _keys(path: Path) -> set[str]:
+    """What the first row measures; its step and clocks are in every part."""
+    first = next((row for _, line, _ in islice(lines(path), 20) if (row := _object(line))), {})
+    return {key for key in first if not key.startswith(("step", "time", "perf/", "system/", "_"))}
 
 
 def _read(path: Path, raw: Raw, steps: Steps) -> None:

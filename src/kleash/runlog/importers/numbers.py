@@ -41,13 +41,18 @@ def spelled(text: str) -> float | None:
     return spelled(wrapped[1]) if wrapped else _WORDS.get(text.lower())
 
 
-def numbers(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+#: Rows are flat, or nested by a part of the trainer; what lies deeper is no metric.
+DEEPEST = 3
+
+
+def numbers(row: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, float]]:
     """The items of a row that are numbers; nested mappings by "outer/inner"."""
     for key, value in row.items():
         if type(value) is float:
             yield key, value
-        elif isinstance(value, Mapping):
-            yield from ((f"{key}/{inner}", found) for inner, found in numbers(value))
+        elif isinstance(value, dict):
+            if depth < DEEPEST:
+                yield from ((f"{key}/{inner}", found) for inner, found in numbers(value, depth + 1))
         elif (found := number(value)) is not None:
             yield str(key), found
 

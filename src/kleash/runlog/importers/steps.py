@@ -18,34 +18,37 @@ STEP_KEYS = (
     "eval/step",
     "iteration",
     "current_steps",
-    "step",
-    "Step",
-    "_step",
 )
+#: The logger's own count; it goes on with rows that are no step's (tables, machines' figures).
+COUNTS = ("step", "Step", "_step")
 _OF = re.compile(r"(\d{1,18})/\d+")
 
 
 class Steps:
     """Finds the step of each row. key: the user's choice.
 
-    slime counts rollouts and updates apart: a row of updates takes the step of the rollout that it learns from, and
-    is one of several there (`several` is then true of the last row).
+    Once a row has told the trainer's step, rows without it are none. slime counts rollouts and updates apart: a row of
+    updates takes the step of the rollout that it learns from, and is one of several there (`several` is then true of
+    the last row).
     """
 
     def __init__(self, key: str | None = None) -> None:
-        self.keys = STEP_KEYS if key is None else (key,)
-        self.several = False
+        self.keys, self.counts = (STEP_KEYS, COUNTS) if key is None else ((key,), ())
+        self.several = self._told = False
         self._rollout: int | None = None
 
     def of(self, row: Mapping[str, Any], otherwise: int | None = None) -> int | None:
         self.several = False
         for key in self.keys:
             if key in row and (step := _step(row[key])) is not None:
+                self._told = True
                 if key == "rollout/step":
                     self._rollout = step
                 self.several = key == "train/step" and self._rollout is not None
                 return self._rollout if self.several else step
-        return otherwise
+        if self._told:
+            return None
+        return next((step for key in self.counts if (step := _step(row.get(key))) is not None), otherwise)
 
 
 def _step(value: Any) -> int | None:

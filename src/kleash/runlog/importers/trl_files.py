@@ -10,7 +10,7 @@ from kleash.runlog.importers.numbers import number, numbers, whole
 from kleash.runlog.importers.pickled import training_arguments
 from kleash.runlog.importers.table import Table
 from kleash.runlog.importers.trainer_state import TrainerState
-from kleash.runlog.importers.vocabulary import Raw
+from kleash.runlog.importers.vocabulary import Raw, bare
 from kleash.runlog.series import SampleText, SavedModel
 
 STATE = "trainer_state.json"
@@ -120,7 +120,9 @@ def argument_files(home: Path, output: Path) -> list[Path]:
 
 
 def reward_names(table: Table) -> tuple[str, ...]:
-    names = (re.fullmatch(r"rewards/(.+?)(?:/mean)?", key) for key in table.keys if not key.endswith("/std"))
+    """Of TRL's keys, with a logger's prefix or without."""
+    keys = (bare(key) for key in table.keys if not key.endswith("/std"))
+    names = (re.fullmatch(r"rewards/(.+?)(?:/mean)?", key) for key in keys)
     return tuple(match[1] for match in names if match)
 
 
@@ -139,10 +141,13 @@ def completion_files(output: Path, last: int | None) -> tuple[tuple[int, ...], d
 
 
 def _is_whole(path: Path) -> bool:
-    with open(path, "rb") as file:
-        start = file.read(4)
-        file.seek(max(0, path.stat().st_size - 4))
-        return start == file.read(4) == b"PAR1"
+    try:
+        with open(path, "rb") as file:
+            start = file.read(4)
+            file.seek(max(0, path.stat().st_size - 4))
+            return start == file.read(4) == b"PAR1"
+    except OSError:
+        return False
 
 
 def completions(files: dict[int, Path], wanted: Iterable[int] | None, rewards: tuple[str, ...]) -> list[SampleText]:

@@ -18,9 +18,11 @@ def understand(raw: Raw, vocabularies: Sequence[Vocabulary]) -> TrainLog:
         RunError: no vocabulary fits, or none of its columns has a row.
     """
     keys = {bare(key): key for key in raw.table.keys}
+    if not keys:
+        raise RunError(f"{raw.path} has no step yet; there is nothing to judge")
     found = next((vocabulary for vocabulary in vocabularies if vocabulary.fits({*keys, *raw.marks})), None)
     if found is None:
-        some = ", ".join(sorted(raw.table.keys)[:8]) or "none"
+        some = ", ".join(sorted(raw.table.keys)[:8])
         raise RunError(
             f"{raw.path} is no trainer's log that kleash knows (its keys: {some}, …); say what they mean: "
             "--columns reward=KEY kl_ref=KEY:nats/token"
@@ -30,7 +32,7 @@ def understand(raw: Raw, vocabularies: Sequence[Vocabulary]) -> TrainLog:
     kls = [series for series in vocabulary.kl if {series.key, series.minus or series.key} <= set(keys)]
     axis = raw.table.axis({*plain.values(), *(keys[series.key] for series in kls)})
     if not len(axis):
-        raise RunError(f"{raw.path} has no step yet; there is nothing to judge")
+        raise RunError(f"{raw.path} has rows of {found.label}, and none of them is a step of training")
     columns = {name: raw.table.column(key, axis) for name, key in plain.items()}
     beta = raw.config.get(vocabulary.strength or "")
     if isinstance(beta, int | float) and "beta" not in columns:

@@ -127,8 +127,9 @@ class _Run:
                 counted = next((signed(value) for number_, value in fields(raw(content)) if number_ == 1), 0)
         step = self.steps.of(row, counted)
         if step is not None:
+            files = tuple(key.removesuffix("_type") for key in row if key.endswith("/_type"))  # tables, pictures, …
             add = self.table.append if self.steps.several else self.table.add
-            add(step, [(key, value) for key, value in numbers(row) if not key.startswith("_")])
+            add(step, [(key, value) for key, value in numbers(row) if not key.startswith(("_", *files))])
 
 
 def _item(item: bytes) -> tuple[str, Any]:
@@ -175,7 +176,7 @@ def _tables(folder: Path) -> dict[int, Path]:
     """TRL's tables of completions, by the step in their first row."""
     found = {}
     for path in sorted(folder.glob("completions_*.table.json")):
-        with open(path, "rb") as file:
+        with open_log(path) as file:
             match = re.search(rb'"data":\s*\[\[(\d{1,18}),', file.read(4096))
         if match:
             found[int(match[1])] = path
