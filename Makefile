@@ -57,6 +57,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python tools/make_metrics_doc.py
 	$(BIN)/python tools/make_equations_doc.py
 	$(BIN)/python tools/make_watch_logs_doc.py
+	$(BIN)/python tools/make_check_doc.py
 
 fixtures: $(VENV)/.dev
 	$(BIN)/python tools/make_fixtures.py

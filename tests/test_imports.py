@@ -167,6 +167,7 @@ def test_the_records_need_the_standard_library_only(name: str) -> None:
         "kleash.beta",
         "kleash.runlog",
         "kleash.report",
+        "kleash.check",
         "kleash.drift.records",
         "kleash.drift.builtin",
         "kleash.drift.table",

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 import kleash
+from kleash.cli.check import check
 from kleash.cli.demo import demo
 from kleash.cli.drift import drift
 from kleash.cli.export import export
@@ -32,7 +33,7 @@ app = typer.Typer(
 )
 
 #: In the order in which `--help` shows them.
-VERBS = (new, train, sft, label, dpo, reward, report, sample, export, drift, demo)
+VERBS = (new, train, sft, label, dpo, reward, check, report, sample, export, drift, demo)
 for _verb in VERBS:
     app.command()(_verb)
 
