@@ -1,0 +1,61 @@
+"""One watched log: what was read, and what the monitor says of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from kleash.monitor import Examination, examine
+from kleash.records import Target
+from kleash.runlog.findings import Finding
+from kleash.runlog.importers import read_log
+from kleash.runlog.series import Column, TrainLog
+
+EXIT = {"healthy": 0, "findings": 1, "not evaluated": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """path: as the user gave it. budget: a ceiling on the KL that the user named."""
+
+    path: Path
+    log: TrainLog
+    said: Examination
+    budget: Target | None = None
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT[self.said.verdict]
+
+    @property
+    def name(self) -> str:
+        return self.path.name or str(self.path.resolve())
+
+    @property
+    def grave(self) -> list[Finding]:
+        """Warnings and alarms; notes aside."""
+        return [finding for finding in self.said.findings if finding.severity != "note"]
+
+    @property
+    def base(self) -> str:
+        """The model that the run began from, where its settings tell."""
+        model = self.log.config.get("model")
+        named = model.get("policy") if isinstance(model, Mapping) else None
+        return named if isinstance(named, str) else "BASE"
+
+    def finite(self, name: str) -> Column | None:
+        """A column's numbers without the rows that have none."""
+        found = self.log.column(name)
+        return None if found is None else found[np.isfinite(found)]
+
+
+def look(path: Path, *, columns: Mapping[str, str] | None = None, budget: Target | None = None) -> Case:
+    """Reads the log and has it judged.
+
+    Raises:
+        RunError: there is no log, or none that can be read.
+        UsageError: `columns` names what does not exist.
+    """
+    log = read_log(path, columns=columns)
+    return Case(path=path, log=log, said=examine(log, budget=budget), budget=budget)
