@@ -1,6 +1,7 @@
 """`kleash drift` from outside, on the embedded model: what is asked, measured, judged, written, and what goes wrong."""
 
 import json
+import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -99,6 +100,23 @@ def short(prompts, completions, **columns):
 def plain(prompts, completions, word, **columns):
     return [float(w not in text) for w, text in zip(word, completions, strict=True)]
 """
+
+
+def test_other_tokenizers_are_compared_in_bits_per_byte(kleash_, tmp_path) -> None:
+    from kleash.models.catalog import resolve
+
+    other = tmp_path / "other"
+    shutil.copytree(resolve(TINY), other)
+    tree = json.loads((other / "tokenizer.json").read_text())
+    names = [name for name, number in tree["model"]["vocab"].items() if number > 300]
+    numbers = [tree["model"]["vocab"][name] for name in names]
+    tree["model"]["vocab"] |= dict(zip(names, numbers[1:] + numbers[:1], strict=True))
+    (other / "tokenizer.json").write_text(json.dumps(tree))
+    code, out, err = kleash_(TINY, other, "--max-kl", "off=0.05", "--no-tasks")
+    assert code == 2, err
+    assert "different tokenizers" in out and "bits per byte" in out and "no KL" in out
+    assert out.startswith("INSUFFICIENT EVIDENCE")
+    fetches_nothing((tmp_path / "out" / "drift.html").read_text())
 
 
 def test_several_are_ranked_and_the_cache_spares_the_base(kleash_, tmp_path, moved) -> None:

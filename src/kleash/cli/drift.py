@@ -32,6 +32,7 @@ def drift(
     no_regression: Annotated[bool, typer.Option("--no-regression", help="Gate: no score is lost.")] = False,
     against: Annotated[str | None, typer.Option(help="Gate: no further than this earlier drift.json.")] = None,
     no_tasks: Annotated[bool, typer.Option("--no-tasks", help="Leave the built-in tasks out.")] = False,
+    items: Annotated[int | None, typer.Option(help="Of each built-in task, at most; left out, all.")] = None,
     curve: Annotated[bool, typer.Option("--curve", help="All checkpoints of a run.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="The KL of 2,000 tokens, and nothing else.")] = False,
     out: Annotated[Path, typer.Option(help="Where the files go.")] = Path("drift"),
@@ -46,7 +47,9 @@ def drift(
     from kleash.cli import auditing
     from kleash.drift.question import QUICK, Effort, Gates, Question, tasks
 
-    effort = Effort(tokens=tokens, samples=samples, max_new_tokens=max_new_tokens, builtin_tasks=not no_tasks)
+    effort = Effort(
+        tokens=tokens, samples=samples, max_new_tokens=max_new_tokens, builtin_tasks=not no_tasks, items=items
+    )
     question = Question(
         base=base,
         tuned="",

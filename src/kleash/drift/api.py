@@ -70,10 +70,11 @@ def checked(question: Question) -> tuple[Task, ...]:
 
 def judged(question: Question, pair: Pair, found: Found, seconds: float, partial: str | None) -> Audit:
     """The verdict and the gates on what was found."""
+    why_not = pair.compared.why_not
     made = Audit(
         base=pair.base.record,
         tuned=pair.tuned.record,
-        parity=pair.parity,
+        parity=replace(pair.parity, notes=[*pair.parity.notes, *([why_not] if why_not else [])]),
         floor=found.floor,
         distributions=found.distributions,
         yardsticks=found.yardsticks,

@@ -12,7 +12,8 @@ class Effort:
     """How much is measured.
 
     tokens: of the off-task set, and of the user's own texts, at most; None: all. samples: of each model, 0: none.
-    max_new_tokens: of a sample. builtin_tasks: whether the built-in verifiable tasks are scored too. yardsticks:
+    max_new_tokens: of a sample. builtin_tasks: whether the built-in verifiable tasks are scored too. items: of each of
+    them at most; None: all; fewer than 25 give no interval. yardsticks:
     whether the KL is compared with the base in 4 bits and with a temperature. cache: whether the base's hidden states
     are kept on disk for the next tuned model.
     """
@@ -21,12 +22,14 @@ class Effort:
     samples: int = 96
     max_new_tokens: int = 64
     builtin_tasks: bool = True
+    items: int | None = None
     yardsticks: bool = True
     cache: bool = True
 
     def __post_init__(self) -> None:
-        if self.tokens is not None and self.tokens < 1:
-            raise UsageError(f"tokens must be at least 1, not {self.tokens}")
+        for name in ("tokens", "items"):
+            if (most := getattr(self, name)) is not None and most < 1:
+                raise UsageError(f"{name} must be at least 1, not {most}")
         if self.samples < 0 or self.max_new_tokens < 1:
             raise UsageError(
                 f"samples must be 0 or more and max_new_tokens 1 or more, not {self.samples} and {self.max_new_tokens}"

@@ -1,6 +1,7 @@
 """Both models' scores: the user's task and its siblings, another harness's, the built-in tasks."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from kleash.drift.question import Question
@@ -21,7 +22,8 @@ def scores(work: Work) -> None:
     done: list[Result] = []
     try:
         done += elsewhere(work.question)
-        for task in work.tasks:
+        # Two models without a token in common cannot answer with the same noise.
+        for task in work.tasks if work.pair.compared.why_not is None else ():
             done.append(answer(work, task))
     finally:
         if done:
@@ -46,7 +48,20 @@ def asked(question: Question) -> Iterator[Task]:
             max_new_tokens=question.effort.max_new_tokens,
         )
     if question.effort.builtin_tasks:
-        yield from builtin_tasks()
+        yield from (first(task, question.effort.items) for task in builtin_tasks())
+
+
+def first(task: Task, items: int | None) -> Task:
+    """The task with so many of its items, the first ones."""
+    rest = 0 if items is None else len(task) - items
+    if rest <= 0:
+        return task
+    return replace(
+        task,
+        ids=task.ids[:items],
+        prompts=task.prompts[:items],
+        judge=lambda answers: task.judge([*answers, *[""] * rest])[:items],
+    )
 
 
 def answer(work: Work, task: Task) -> Result:
