@@ -9,7 +9,7 @@ CODE := src tests tools benchmarks examples
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test browser check lint docs clean fixtures fixtures-check tiny tiny-report zoo \
+.PHONY: help demo test browser check lint docs site clean fixtures fixtures-check tiny tiny-report zoo \
 	bench bench-demo bench-trl bench-judge
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make check        lint, types, import direction and the fast tests"
 	@echo "make docs         write the generated pages and tables of docs again"
 	@echo "make fixtures     other trainers' logs, written by their own code again; make fixtures-check compares two"
+	@echo "make site         the documentation as a site in build/site, links checked"
 	@echo "make tiny         train the embedded tiny model again; make tiny-report judges it"
 	@echo "make zoo          over 50 architectures against their own logits: docs/runs/zoo.md"
 	@echo "make bench-NAME   a table of docs/runs: any program of benchmarks/, with - for _"
@@ -61,6 +62,15 @@ docs: $(VENV)/.dev
 
 fixtures: $(VENV)/.dev
 	$(BIN)/python tools/make_fixtures.py
+
+# The site's builder is in an environment of its own: it needs none of kleash's packages.
+$(VENV)-site/.run: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-site
+	$(VENV)-site/bin/python -m pip install --quiet -c constraints.txt zensical 'mkdocstrings[python]'
+	touch $@
+
+site: $(VENV)-site/.run
+	$(VENV)-site/bin/zensical build --strict
 
 tiny: $(VENV)/.dev
 	$(BIN)/python tools/build_tiny.py
@@ -110,4 +120,4 @@ bench-judge: $(VENV)-serve/.run
 	$(VENV)-serve/bin/python -m benchmarks.judge
 
 clean:
-	rm -rf $(VENV) $(VENV)-bench $(VENV)-serve build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-serve $(VENV)-site build dist .pytest_cache .ruff_cache .hypothesis

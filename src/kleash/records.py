@@ -158,7 +158,7 @@ class Step:
     kl_class: dict[str, float] = field(
         default_factory=dict,
         metadata={
-            "doc": "kl_ref by the class of the sampled token (`eos`, `format`, `content`; docs/kl.md §8): nats per token of that class. Unweighted."
+            "doc": "kl_ref by the class of the sampled token (`eos`, `format`, `content`; docs/kl.md §9): nats per token of that class. Unweighted."
         },
     )
     kl_share: dict[str, float] = field(
