@@ -111,6 +111,11 @@ def test_exit_codes_page_has_every_verb() -> None:
     assert set(re.findall(r"^\| `kleash (\w+)` \|", page, re.M)) == verbs()
 
 
+def test_the_site_has_every_page() -> None:
+    listed = set(re.findall(r"([\w./-]+\.md)\s*$", (ROOT / "mkdocs.yml").read_text(), re.M))
+    assert listed == {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+
+
 # ── settings ────────────────────────────────────────────────────────────────────────────────────────────
 
 
