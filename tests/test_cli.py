@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.models import build
 from tests.training.small import settings, toml
 
@@ -263,6 +264,18 @@ def test_ctrl_c_before_the_first_step_says_how_to_start_again(kleash_, tmp_path,
     assert code == 130
     assert "before the first step" in err
     assert "--resume" not in err
+
+
+def test_the_environment_for_a_bug_report(kleash_, monkeypatch):
+    monkeypatch.setenv("USER", "somebody")
+    code, out, _ = kleash_("--version", "--verbose")
+    assert code == GOOD
+    facts = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert facts["kleash"] == kleash.__version__
+    assert facts["torch"] == torch.__version__
+    assert {"python", "transformers", "devices", "cores", "memory"} <= facts.keys()
+    assert "somebody" not in out
+    assert str(Path.home()) not in out
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from kleash.cli.offline import dpo, reward, sft
 from kleash.cli.report import report
 from kleash.cli.sample import sample
 from kleash.cli.train import train
+from kleash.cli.version import environment
 from kleash.cli.watch import watch
 from kleash.errors import KleashError
 
@@ -42,10 +43,11 @@ for _verb in VERBS:
 @app.callback(invoke_without_command=True)
 def _top(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="With --version: all that a bug report needs.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="On an error, show the traceback.")] = False,
 ) -> None:
     if version:
-        typer.echo(f"kleash {kleash.__version__}")
+        typer.echo("\n".join(environment()) if verbose else f"kleash {kleash.__version__}")
         raise typer.Exit
 
 
