@@ -1,4 +1,4 @@
-"""`kleash report`: a run's page, again."""
+"""`kleash report`: a run's page, again; or the page of another trainer's log."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,9 +8,16 @@ import typer
 from kleash.cli.options import AsJson, say
 
 
-def report(run: Annotated[Path, typer.Argument(help="A run's directory.")], as_json: AsJson = False) -> None:
-    """Write a run's report again, from its log."""
+def report(
+    run: Annotated[Path, typer.Argument(help="A run's directory, or the log of any trainer.")],
+    out: Annotated[Path | None, typer.Option(help="The file to write.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's report again, from its log; for another trainer's log the page of kleash watch, frozen.
+
+    A foreign log's page is written where you are, as NAME-report.html.
+    """
     from kleash.report.which import write
 
-    path = write(run)
+    path = write(run, out)
     say(as_json, {"report": str(path)}, f"wrote {path}")

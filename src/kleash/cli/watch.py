@@ -24,6 +24,8 @@ PAUSE_S = 0.25
 def watch(
     paths: Annotated[list[Path], typer.Argument(help="Runs, checkpoints or logs of any trainer; several to compare.")],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on looking while the run goes on.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="A live page on 127.0.0.1, until Ctrl-C.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0: any free one.")] = 8421,
     budget: Annotated[str | None, typer.Option(help='How far is too far: "12 nats/sequence".')] = None,
     columns: Annotated[
         list[str] | None, typer.Option(help="What a foreign log's keys mean: reward=KEY,kl_ref=KEY:nats/token")
@@ -48,6 +50,10 @@ def watch(
     looked = partial(look, columns=named(columns), budget=ceiling)
     alerts = Alerts(channels(alert, on_finding), lambda text: typer.echo(f"kleash: {text}", err=True))
     try:
+        if serve:
+            from kleash.report.serve import watch_and_serve
+
+            watch_and_serve([Follower(path, looked) for path in paths], port, lambda at: said(at, as_json), alerts.tell)
         if follow:
             cases = keep_looking([Follower(path, looked) for path in paths], alerts, as_json)
         else:
@@ -60,6 +66,10 @@ def watch(
     finally:
         alerts.close()
     raise typer.Exit(worst(cases))
+
+
+def said(address: str, as_json: bool) -> None:
+    typer.echo(json.dumps({"page": address}) if as_json else f"live page: {address}   (Ctrl-C ends it)")
 
 
 def channels(alert: list[str] | None, on_finding: list[str] | None) -> "list[Channel]":

@@ -38,10 +38,19 @@ class Series:
     faint: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A flag at one x. `css`: its colour's class."""
+
+    x: float
+    name: str
+    css: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     """`target`, `limit`: a level per x, to be met, and not to be passed. `path`: a phase portrait. `names`: of each x,
-    where it is no step.
+    where it is no step. `marks`: flags that stand over the lines.
 
     `log` holds only if every value is positive.
     """
@@ -57,6 +66,7 @@ class Chart:
     path: bool = False
     x_label: str = "step"
     names: Sequence[str] = ()
+    marks: Sequence[Mark] = ()
     note: str = ""
 
     def drawn(self) -> list[tuple[int, Series]]:
@@ -164,6 +174,7 @@ def svg(chart: Chart) -> Markup:
         parts += [polyline(run, name) for run in runs(at, chart.x, level or [None] * len(chart.x))]
     for colour, series in chart.drawn():
         parts += line(chart, at, series, f"c{colour}")
+    parts += flags(chart.marks, at.x)
     title = Markup("<title>{}</title>").format(f"{chart.title}, {chart.unit}" if chart.unit else chart.title)
     cross = Markup('<g class="cross"></g>')
     return Markup('<svg viewBox="0 0 {} {}" role="img">{}{}{}</svg>').format(
@@ -197,6 +208,19 @@ def axes(chart: Chart, at: Frame) -> Iterable[Markup]:
     yield Markup('<text class="tick" x="{}" y="{}" text-anchor="end">{}</text>').format(
         WIDTH - RIGHT, HEIGHT - BOTTOM + 16, chart.x_label
     )
+
+
+def flags(marks: Sequence[Mark], across: Scale) -> Iterable[Markup]:
+    """A thin upright with its name on top; those that would cover each other step aside."""
+    taken = -math.inf
+    for mark in sorted(marks, key=lambda mark: mark.x):
+        if across.low <= mark.x <= across.high:
+            x = across(mark.x)
+            yield Markup('<path class="mark {}" d="M{} {}V{}"/>').format(mark.css, x, TOP, HEIGHT - BOTTOM)
+            taken = max(x, taken + 9)
+            yield Markup('<text class="mark {}" x="{}" y="{}" text-anchor="middle">{}</text>').format(
+                mark.css, taken, TOP - 3, mark.name
+            )
 
 
 def line(chart: Chart, at: Frame, series: Series, css: str) -> Iterable[Markup]:

@@ -13,6 +13,7 @@ from kleash.report.log import mean
 from kleash.report.run import at, clock, fingerprint, kind, place, text
 from kleash.report.stories import STORIES, Panel, Story, value_of
 from kleash.report.toml import toml
+from kleash.report.watch import page as watched
 from kleash.runlog import Checkpoint, Notice, Rollback, RunEnd, RunStart, read
 from kleash.runlog.schema import current, offline_evaluations, offline_steps
 
@@ -34,6 +35,8 @@ def write_offline_report(run_dir: Path) -> Path:
     return page.write(
         run_dir / "report.html",
         "run.html.j2",
+        **page.scripts("hover.js.j2", "watch.js.j2"),
+        watched=watched.section(run_dir),
         title=run_dir.resolve().name,
         verdict=f"kleash {start.verb}: {len(steps)} updates.",
         ending=_ending(end, len(steps)),

@@ -28,17 +28,25 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    script = env.get_template("hover.js.j2").render()
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    env.globals |= {
+    env.globals |= scripts("hover.js.j2", of=env) | {
         "svg": svg,
         "forest_svg": forest.svg,
         "hover": hover,
         "version": __version__,
-        "script": Markup(script),
-        "script_hash": f"sha256-{digest}",
+        "connect": "",
     }
     return env
+
+
+def scripts(*names: str, of: Environment | None = None) -> dict[str, Any]:
+    """A page's one script, made of these files, and the hash by which its content policy admits it."""
+    script = "".join((of or environment()).get_template(name).render() for name in names)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return {"script": Markup(script), "script_hash": f"sha256-{digest}"}
+
+
+def render(template: str, **data: Any) -> str:
+    return environment().get_template(template).render(**data)
 
 
 def write(path: Path, template: str, **data: Any) -> Path:
@@ -47,7 +55,7 @@ def write(path: Path, template: str, **data: Any) -> Path:
     Raises:
         RunError: the file cannot be written.
     """
-    text = environment().get_template(template).render(**data)
+    text = render(template, **data)
     draft = path.with_name(path.name + ".part")
     try:
         draft.write_text(text, encoding="utf-8", errors="backslashreplace")

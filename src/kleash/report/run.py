@@ -8,6 +8,7 @@ from kleash.report import figures, page, samples, words
 from kleash.report.charts import standalone
 from kleash.report.log import Log, load
 from kleash.report.toml import toml
+from kleash.report.watch import page as watched
 from kleash.runlog import Found, Notice, Rollback
 
 
@@ -21,6 +22,8 @@ def write_report(run_dir: Path) -> Path:
     return page.write(
         run_dir / "report.html",
         "run.html.j2",
+        **page.scripts("hover.js.j2", "watch.js.j2"),
+        watched=watched.section(run_dir),
         title=log.name,
         verdict=words.verdict(log),
         ending=words.ending(log),

@@ -208,8 +208,8 @@ def checkpoint_lines(case: Case) -> Iterator[Line]:
     elif case.grave and case.log.checkpoints:
         yield Line("keep", "no checkpoint is from before the change", "bad")
     if said.suspect:
-        more = f" … {said.suspect[-1].name}" if len(said.suspect) > 1 else ""
-        yield Line("distrust", f"{shown(said.suspect[0])}{more}", "bad")
+        first, *others = said.suspect
+        yield Line("distrust", shown(first) + (f" … {others[-1].name}" if others else ""), "bad")
 
 
 def shown(path: Path) -> str:
