@@ -184,7 +184,7 @@ def portrait(cases: Sequence[Case]) -> Chart:
         path=True,
         x_label=unit,
         names=heads,
-        note="A healthy run bends to the right and flattens; one that is gamed goes on along the floor.",
+        note="The slope is what a further step away buys.",
     )
 
 
