@@ -9,12 +9,13 @@ CODE := src tests tools benchmarks examples
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test browser check lint docs site clean fixtures fixtures-check tiny tiny-report zoo \
+.PHONY: help demo test trl browser check lint docs site clean fixtures fixtures-check tiny tiny-report zoo \
 	bench bench-demo bench-trl bench-judge
 
 help:
 	@echo "make demo         the leash seen: the tiny model trained without it and with it"
 	@echo "make test         the whole test suite"
+	@echo "make trl          kleash inside TRL: its tests and its example, in an environment with TRL"
 	@echo "make browser      the pages in headless Chromium (from the system's packages if it is missing)"
 	@echo "make check        lint, types, import direction and the fast tests"
 	@echo "make docs         write the generated pages and tables of docs again"
@@ -97,6 +98,15 @@ $(VENV)-bench/.run: pyproject.toml constraints.txt
 
 bench-trl: $(VENV)-bench/.run
 	$(VENV)-bench/bin/python -m benchmarks.trl
+
+# kleash as a guest in TRL's own trainers, in real runs.
+$(VENV)-bench/.test: $(VENV)-bench/.run
+	$(VENV)-bench/bin/python -m pip install --quiet -c constraints.txt pytest hypothesis beartype mpmath scipy
+	touch $@
+
+trl: $(VENV)-bench/.test
+	$(VENV)-bench/bin/python -m pytest -q tests/plug
+	$(VENV)-bench/bin/python examples/trl_callback.py --steps 6 --out $(VENV)-bench/trl-run
 
 bench-preference-losses: $(VENV)-bench/.run
 	$(VENV)-bench/bin/python -m benchmarks.preference_losses

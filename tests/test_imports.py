@@ -149,7 +149,7 @@ def test_light_parts_name_no_heavy_package(path: Path) -> None:
 
 @pytest.mark.parametrize("path", modules(), ids=dotted)
 def test_only_models_knows_transformers_and_peft(path: Path) -> None:
-    if rule_for(dotted(path)).split(".")[0] != "models":
+    if rule_for(dotted(path)).split(".")[0] not in ("models", "plug"):  # a guest lives in transformers' own trainer
         assert not {name.split(".")[0] for name in imported(path)} & {"transformers", "peft"}
 
 

@@ -195,7 +195,8 @@ class _Run:
             if event.score is not None:
                 yield "held_out/score", event.score
             yield from ((f"held_out/{name}", score) for name, score in event.scores.items() if score is not None)
-            return
+            if "guest_of" not in self.config:  # of a guest in another trainer these are the KL that was measured
+                return
         accuracy = getattr(event, "accuracy", None)
         if accuracy is not None:
             yield "held_out/accuracy", accuracy

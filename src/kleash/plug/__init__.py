@@ -1,0 +1,1 @@
+"""kleash as a guest in other people's trainers."""
