@@ -124,9 +124,10 @@ def _other(asked: object, policy: Any) -> Any:
         asked = AutoModelForCausalLM.from_pretrained(str(resolve(str(asked))), dtype=policy.dtype)
     if not isinstance(asked, torch.nn.Module):
         raise UsageError(f'reference = {asked!r} is no reference; use "start", a model, or the name of one')
-    ours, theirs = (m.get_output_embeddings().weight.shape[0] for m in (policy, asked))
+    other: Any = asked
+    ours, theirs = (m.get_output_embeddings().weight.shape[0] for m in (policy, other))
     if ours != theirs:
         raise UsageError(
             f"the reference has {theirs} tokens and the policy {ours}: their distributions cannot be compared"
         )
-    return asked.to(next(policy.parameters()).device).requires_grad_(False).eval()
+    return other.to(next(policy.parameters()).device).requires_grad_(False).eval()
