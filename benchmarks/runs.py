@@ -66,8 +66,18 @@ def _train(run: Planned) -> str:
     run.toml.write_text(header() + toml(run.config), encoding="utf-8")
     with run.console.open("w", encoding="utf-8") as file:
         trained = start(parse_config(dict(run.config)), progress=Progress(Console(file=file)))
-    shutil.rmtree(trained.path / "checkpoints")  # a bench is about the log
+    _empty(trained.path / "checkpoints", names=run.config["train"].get("keep") == "all")
     return f"{run.path}  {plain_line(trained.steps[-1], run.steps)}"
+
+
+def _empty(checkpoints: Path, *, names: bool) -> None:
+    """A bench is about the log: of its checkpoints at most the directories' names stay."""
+    if not names:
+        shutil.rmtree(checkpoints)
+        return
+    for file in checkpoints.rglob("*"):
+        if file.is_file():
+            file.unlink()
 
 
 def header() -> str:
