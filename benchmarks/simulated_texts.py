@@ -13,6 +13,7 @@ _WHO = "the committee,a neighbour,our team,the author,my sister,a farmer,the cit
 _DID = "described,measured,repaired,offered,questioned,noticed,built,compared,delayed,carried,explained,followed,painted,counted,tested,refused".split(",")  # fmt: skip
 _WHAT = "the old bridge,a simple method,several results,a narrow road,the first draft,two samples,a quiet garden,the long report,an honest answer,the northern route,a new design,some numbers,the winter market,a small boat,the main valve,every receipt".split(",")  # fmt: skip
 _HOW = "before noon,with some care,in the end,without help,for a week,at little cost,as planned,after the rain,in two steps,by hand,on time,rather late,once more,in public,with a map,as a rule".split(",")  # fmt: skip
+_WHERE = "near the gate,in the yard,by the lake,at the depot,on the roof,in a tent,under the arch,at sea,in the hall,along the coast,in the attic,at a fair,by the stove,in town,on the pier,at school".split(",")  # fmt: skip
 _TOPICS = "soil,tides,bread,glass,letters,bees,music,rivers,clocks,paper,salt,wool,lamps,gates,snow,maps".split(",")
 
 
@@ -34,8 +35,9 @@ def _pick(words: list[str], rng: Rng, focus: float) -> str:
 
 
 def _sentence(rng: Rng, focus: float) -> str:
-    words = (_pick(part, rng, focus) for part in (_WHO, _DID, _WHAT, _HOW))
-    return " ".join(words).capitalize() + "."
+    parts = [_WHO, _DID, _WHAT] + ([_HOW, _WHERE] if rng.random() < 0.5 else [_WHERE])
+    said = " ".join(_pick(part, rng, focus) for part in parts)
+    return f"{said} {rng.integers(2, 90)} times.".capitalize() if rng.random() < 0.3 else said.capitalize() + "."
 
 
 def _notes(prompt: str, rng: Rng, focus: float, length: float) -> str:

@@ -30,6 +30,11 @@ def spread(x: Floats, window: int) -> Floats:
     return np.where(count >= 3, np.sqrt(np.maximum(variance, 0.0)), np.nan)
 
 
+def middle(x: Floats, window: int) -> Floats:
+    """Median of the last `window` rows, of those that hold a number: half of them spiking does not move it."""
+    return _nanmedian(np.lib.stride_tricks.sliding_window_view(np.concatenate([np.full(window - 1, np.nan), x]), window))
+
+
 def before(x: Floats, rows: int) -> Floats:
     """The value `rows` rows ago; NaN where there is none."""
     shifted = np.full(len(x), np.nan)
@@ -142,12 +147,15 @@ class Onset(NamedTuple):
 
 #: The most rows that a change is looked for in: older ones are thinned out.
 _MOST = 400
+#: The fewest rows that two lines are laid through.
+_KNEE = 12
 
 
 def onset(x: Floats, alarm: int) -> Onset:
-    """Where what was seen at row `alarm` began: the better of a jump between two levels and a bend from a level.
+    """Where what was seen at row `alarm` began: a jump between two levels, a bend from a level, or a knee of two lines.
 
-    Least squares over the rows up to the alarm. `within`: the half width of the rows whose fit is not clearly worse.
+    Least squares over the rows up to the alarm; the knee, which has a number more, must earn it (Schwarz's criterion).
+    `within`: the half width of the rows whose fit is not clearly worse.
     """
     rows = np.flatnonzero(np.isfinite(x[: alarm + 1]))
     if len(rows) < 4:
@@ -155,8 +163,11 @@ def onset(x: Floats, alarm: int) -> Onset:
     if len(rows) > _MOST:
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, _MOST).astype(int))]
     y, at = x[rows], np.arange(len(rows))
-    jump, bend = _jump(y), _bend(y)
-    errors = np.maximum(np.minimum(jump, bend), 0.0)
+    errors = np.maximum(np.minimum(_jump(y), _bend(y, 0)), 0.0)
+    if len(y) >= _KNEE:
+        knee = np.maximum(_bend(y, 1), 0.0)
+        if knee.min() * len(y) ** (1 / len(y)) < errors.min():
+            errors = knee
     best = int(np.argmin(errors))
     # An F test's way: how far the residual may grow before a place is clearly worse (about 95 %).
     near = at[: len(errors)][errors <= errors[best] * (1 + 4 / len(y)) + 1e-300]
@@ -175,15 +186,19 @@ def _jump(y: Floats) -> Floats:
     return np.concatenate([[whole], left + right])
 
 
-def _bend(y: Floats) -> Floats:
-    """Residual squares of a level that turns into a line at row k, for each k from 0 to n − 2."""
+def _bend(y: Floats, degree: int) -> Floats:
+    """Residual squares of a level (degree 0) or a line (1) that turns at row k, for each k from 0 to n − 2."""
     n = len(y)
     row = np.arange(n, dtype=float)
+    before = np.linalg.qr(np.stack([row**power for power in range(degree + 1)], axis=1)).Q
     ramp = np.maximum(row[None, :] - np.arange(n - 1)[:, None], 0.0)
-    centred = ramp - ramp.mean(1, keepdims=True)
-    centre = y - y.mean()
-    slope = (centred @ centre) / np.maximum((centred**2).sum(1), 1e-300)
-    return (centre @ centre) - slope * (centred @ centre)
+    ramp -= (ramp @ before) @ before.T
+    rest = y - before @ (before.T @ y)
+    size = (ramp**2).sum(1)
+    product = ramp @ rest
+    # From the first row or near the last one a second line cannot be told from the first.
+    turned = np.divide(product * product, size, out=np.zeros(n - 1), where=size > 1e-9 * n)
+    return rest @ rest - turned
 
 
 def _sums(x: Floats, window: int) -> Floats:

@@ -68,8 +68,8 @@ def examine(log: TrainLog, *, budget: Target | None = None, rules: Sequence[Rule
             evaluated=(),
         )  # fmt: skip
     first = grave[0] if grave else None
-    since = None if first is None else min(f.since for f in grave if f.severity == first.severity)
-    clean, suspect = _checkpoints(log, since)
+    since = None if first is None else first.since
+    clean, suspect = _checkpoints(log, since, None if first is None else first.within)
     return Examination(
         verdict="findings" if grave else "healthy",
         headline="healthy" if first is None else first.headline,
@@ -103,7 +103,9 @@ def _together(view: View, found: Sequence[Finding]) -> list[Finding]:
     rows = view.log.step <= at
     if not up[rows].any():
         return []
-    first = min(ordered[:2], key=lambda f: f.since)
+    # Two signs date the change apart: it lies between them.
+    low, high = sorted(f.since for f in ordered[:2])
+    within = max((high - low + 1) // 2, *(f.within or 1 for f in ordered[:2]))
     number = _NUMBER.get(len(kinds), str(len(kinds)))
     return [
         Finding(
@@ -113,8 +115,8 @@ def _together(view: View, found: Sequence[Finding]) -> list[Finding]:
             what=f"the reward rises, and {number} independent signs say that it is not for what it should reward: "
             + "; ".join(f.what for f in ordered),
             alarm_step=at,
-            since=first.since,
-            within=first.within,
+            since=(low + high) // 2,
+            within=within,
             sure="sure" if len(kinds) > 2 else "likely",
             numbers={"signs": float(len(kinds))},
             before=next((f.before for f in ordered if f.before), []),
@@ -128,7 +130,7 @@ def _tied(log: TrainLog, finding: Finding) -> Finding:
     """With the checkpoints on both sides of its change."""
     if finding.severity == "note":
         return finding
-    clean, suspect = _checkpoints(log, finding.since)
+    clean, suspect = _checkpoints(log, finding.since, finding.within)
     return replace(
         finding,
         clean=None if clean is None else str(clean),
@@ -136,9 +138,10 @@ def _tied(log: TrainLog, finding: Finding) -> Finding:
     )
 
 
-def _checkpoints(log: TrainLog, since: int | None) -> tuple[Path | None, tuple[Path, ...]]:
-    """The last one saved before the change, and those after it."""
+def _checkpoints(log: TrainLog, since: int | None, within: int | None) -> tuple[Path | None, tuple[Path, ...]]:
+    """The last one saved before anything can have changed, and those saved after it may have."""
     if since is None:
         return (log.checkpoints[-1].path if log.checkpoints else None), ()
-    before = [saved.path for saved in log.checkpoints if saved.step <= since]
-    return (before[-1] if before else None), tuple(s.path for s in log.checkpoints if s.step > since)
+    start = since - (within or 0)
+    before = [saved.path for saved in log.checkpoints if saved.step <= start]
+    return (before[-1] if before else None), tuple(s.path for s in log.checkpoints if s.step > start)

@@ -13,6 +13,7 @@ Samples = Sequence[SampleText]
 #: Words of an opening.
 _OPENING = 3
 _MARKUP = re.compile(r"^\s*(?:#{1,6} |[-*+] |\d+[.)] |>|\|)|\*\*|`|</?[a-z]\w*>|\\(?:boxed|frac|begin)", re.M)
+_TAG = re.compile(r"</?\w+>|\[/?[A-Z]+\]")
 #: A run of one character, or of one short piece, this long is no text.
 _STUCK = re.compile(r"(\S)\1{7,}|(\S{1,4})\2{7,}")
 
@@ -38,10 +39,15 @@ def opening(samples: Samples) -> float | None:
 
     One prompt's answers may well begin alike; what counts is an opening that whatever was asked is given.
     """
-    by_prompt = {sample.prompt: tuple(words(sample.completion)[:_OPENING]) for sample in samples}
+    by_prompt = {sample.prompt: _opening(sample.completion) for sample in samples}
     if len(by_prompt) < 4:
         return None
     return Counter(by_prompt.values()).most_common(1)[0][1] / len(by_prompt)
+
+
+def _opening(text: str) -> tuple[str, ...]:
+    """Its first words; a tag that a format asks for, and marks, are none."""
+    return tuple([word for word in words(_TAG.sub(" ", text[:400])) if word[0].isalnum()][:_OPENING])
 
 
 def markup(samples: Samples) -> float | None:

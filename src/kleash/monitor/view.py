@@ -1,6 +1,5 @@
 """A training log as the rules look at it: columns in one unit, texts measured, windows in rows."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,8 +12,13 @@ from kleash.runlog.series import SampleText, TrainLog
 
 #: Rows that a baseline is taken from: few, so that a run that breaks early is not its own baseline.
 WARM_UP = 8
-#: Of so many steps with samples the texts are read; of more, every second, fourth, … one.
-MOST_SAMPLED = 512
+#: Of the first so many steps with samples the texts are read; of as many again every second, of twice as many every
+#: fourth, and so on: which are read does not depend on how many there will be.
+ALL_READ = 512
+
+
+def _is_read(number: int) -> bool:
+    return number % (1 << (number // ALL_READ).bit_length()) == 0
 
 
 @dataclass(frozen=True)
@@ -70,13 +74,10 @@ class View:
     @cached_property
     def sampled(self) -> dict[int, list[SampleText]]:
         """Samples by step, of the steps that are read."""
-        steps: Sequence[int] = self.log.sample_steps
-        stride = 1
-        while len(steps) > stride * MOST_SAMPLED:
-            stride *= 2
+        steps = tuple(step for number, step in enumerate(self.log.sample_steps) if _is_read(number))
         by_step: dict[int, list[SampleText]] = {}
         if steps:
-            for sample in self.log.samples(tuple(steps[::stride])):
+            for sample in self.log.samples(steps):
                 by_step.setdefault(sample.step, []).append(sample)
         return by_step
 

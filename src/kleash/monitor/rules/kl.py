@@ -14,7 +14,7 @@ _NO_KL = "the KL of policy and reference"
 
 @dataclass(frozen=True, slots=True)
 class OverBudget:
-    """KL over what it should be: the person's budget, else twice the run's target, else the default.
+    """KL over what it should be: the person's budget, else 2.5 times the run's target, else the default.
 
     The default warns only where no held-out score is logged, for a run that gains on prompts it is not trained on may
     go far. It needs both units where both are known: long answers carry many nats, short ones many a token. per_token
@@ -22,11 +22,13 @@ class OverBudget:
     """
 
     name: str = "kl over budget"
-    over_target: float = 2.0
+    over_target: float = 2.5
     per_sequence: float = 10.0
     per_token: float = 0.15
     per_token_alone: float = 0.3
-    hold: int = 5
+    hold: int = 8
+    far: float = 3.0
+    hold_far: int = 2
 
     def scan(self, view: View) -> Scanned:
         if view.kl is None and view.kl_sequence is None:
@@ -48,7 +50,9 @@ class OverBudget:
                 "do": ["tighten the leash (a higher beta, or a target), or set a budget that says how far is meant"],
             }
 
-        return findings(view, over, hold=min(self.hold, view.rows), since=series, say=say)
+        far = causal.middle(series, 5) > self.far * ceiling
+        condition = causal.held(over, self.hold) | causal.held(far, self.hold_far)
+        return findings(view, condition, hold=1, since=series, say=say)
 
     def _ceiling(self, view: View) -> tuple[Floats, causal.Bools, Floats, str, str] | None:
         """KL, whether it is over, the ceiling by row, its unit, and whose it is."""
@@ -67,7 +71,7 @@ class OverBudget:
             return _over(token, self.per_token_alone, "nats/token", "the default budget")
         found = _over(sequence, self.per_sequence, "nats/sequence", "the default budget")
         assert found is not None
-        return found[0], found[1] & (causal.mean(token, 3) > self.per_token), *found[2:]
+        return found[0], found[1] & (causal.middle(token, 5) > self.per_token), *found[2:]
 
 
 def _over(
@@ -76,27 +80,31 @@ def _over(
     if series is None:
         return None
     values = np.broadcast_to(ceiling, series.shape)
-    return series, causal.mean(series, 3) > values, values, unit, why
+    return series, causal.middle(series, 5) > values, values, unit, why
 
 
 @dataclass(frozen=True, slots=True)
 class Runaway:
-    """KL that multiplies, far from where a leash holds anything: grown so many times in a window, above a level.
+    """KL that multiplies, far from where a leash holds anything: grown so many times in a window, ever faster.
 
     From 0.5 nats/token on, half of all tokens could be told from the reference's; below it growth is the usual start.
+    A KL that is on its way to a level multiplies too, at first, but slows down.
     """
 
     name: str = "kl runaway"
     times: float = 3.0
     window: int = 20
+    faster: float = 1.3
     level: float = 0.5
-    hold: int = 5  # a single spike is in three means of three
+    hold: int = 4
 
     def scan(self, view: View) -> Scanned:
         if view.kl is None:
             return needs(self, _NO_KL + " per token, or lengths")
-        x = causal.mean(view.kl, 3)
-        condition = (x > self.level) & (x > self.times * causal.before(x, self.window))
+        x = causal.middle(view.kl, 5)
+        half = self.window // 2
+        middle, start = causal.before(x, half), causal.before(x, self.window)
+        condition = (x > self.level) & (x > self.times * start) & (x - middle > self.faster * (middle - start))
 
         def say(row: int, began: int) -> dict[str, object]:
             return {
@@ -123,7 +131,8 @@ class Spike:
     times: float = 10.0
     deviations: float = 12.0
     window: int = 21
-    moved: float = 4.0
+    moved: float = 6.0
+    also: int = 2
 
     def scan(self, view: View) -> Scanned:
         if view.kl is None:
@@ -137,7 +146,7 @@ class Spike:
 
         def say(row: int, began: int) -> dict[str, object]:
             also = self._also(view, row)
-            real = bool(also)
+            real = len(also) >= self.also
             return {
                 "rule": self.name,
                 "severity": "warning" if real else "note",
@@ -169,9 +178,10 @@ class UpWhileFlat:
 
     name: str = "kl up, reward flat"
     window: int = 40
-    times: float = 1.5
+    times: float = 2.0
     least: float = 0.05
     sure: float = 8.0
+    beyond: float = 1.5
     hold: int = 10
 
     def scan(self, view: View) -> Scanned:
@@ -189,7 +199,10 @@ class UpWhileFlat:
         better = np.zeros(view.rows, dtype=bool)
         for x in held.values():
             better |= causal.rise(x, self.window).t > 2
-        condition = grown & flat & ~better & ~_near_target(view)
+        # Back to where it once was is a swing.
+        highest = np.fmax.accumulate(np.where(np.isfinite(level), level, -np.inf))
+        new = level > self.beyond * causal.before(highest, self.window)
+        condition = grown & flat & new & ~better & ~_near_target(view)
 
         def say(row: int, began: int) -> dict[str, object]:
             return {

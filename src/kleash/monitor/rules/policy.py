@@ -40,11 +40,15 @@ class EntropyCollapse:
 
 @dataclass(frozen=True, slots=True)
 class EntropyExplosion:
-    """Entropy far above where it began: the policy scatters."""
+    """Entropy far above where it began, or back there from far below: the policy scatters.
+
+    A fall and a return by a quarter are usual (prompts change, a learning rate falls); a doubling is not.
+    """
 
     name: str = "entropy explosion"
-    times: float = 1.8
-    more: float = 0.5
+    times: float = 1.5
+    more: float = 0.3
+    returns: float = 2.0
     hold: int = 6
 
     def scan(self, view: View) -> Scanned:
@@ -52,15 +56,19 @@ class EntropyExplosion:
         if x is None:
             return needs(self, "the entropy")
         high, base = causal.mean(x, 5), causal.baseline(x, WARM_UP)
+        usual = causal.mean(x, 2 * WARM_UP)
+        lowest = np.fmin(base, np.fmin.accumulate(np.where(np.isfinite(usual) & np.isfinite(base), usual, np.inf)))
         condition = (high > self.times * base) & (high > base + self.more)
+        condition |= (high > self.returns * lowest) & (high > lowest + self.more) & (high > 0.8 * base)
 
         def say(row: int, began: int) -> dict[str, object]:
+            low = shown(float(min(base[row], lowest[row])))
             return {
                 "rule": self.name,
                 "severity": "warning",
                 "headline": "entropy explodes",
-                "what": f"the entropy rose from {shown(base[row]):g} to {shown(high[row]):g} nats",
-                "numbers": {"before": shown(float(base[row])), "now": shown(float(high[row]))},
+                "what": f"the entropy rose from {low:g} to {shown(high[row]):g} nats",
+                "numbers": {"before": low, "now": shown(float(high[row]))},
                 "do": ["a lower learning rate or entropy bonus; read the samples"],
             }
 

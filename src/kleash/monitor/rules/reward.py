@@ -33,13 +33,13 @@ def risen(view: View) -> Bools | None:
 class Apart:
     """The reward rises while a score that it should stand for falls: held out, known to be true, or its own component.
 
-    A held-out score is noisier than it looks: it must fall by a share of its own best and by several of its rows'
-    deviations.
+    It must fall by a share of its own best and by several of its rows' deviations (a best of many is a lucky one),
+    while the reward is at least what it was at that best: where both fall, prompts have become harder.
     """
 
     name: str = "reward up, quality down"
     share: float = 0.2
-    deviations: float = 3.0
+    deviations: float = 5.0
     hold: int = 3
 
     def scan(self, view: View) -> Scanned:
@@ -49,7 +49,7 @@ class Apart:
             return needs(self, "the reward, and a held-out score or two components")
         told: list[Finding] = []
         for name, x in others.items():
-            told += self._one(view, name, x, up)
+            told += self._one(view, name, x, up)[:1]
         return told
 
     def _one(self, view: View, name: str, x: Floats, up: Bools) -> list[Finding]:
@@ -58,12 +58,13 @@ class Apart:
             return []
         y = x[rows]  # an evaluation every so many steps: its own rows count
         few = min(3, len(y))
-        best = np.maximum.accumulate(np.where(np.isfinite(causal.mean(y, few)), causal.mean(y, few), -np.inf))
-        scale = np.abs(best) + 1e-12
-        wobble = causal.noise(y, 2 * WARM_UP)
-        fallen = (causal.mean(y, few) < best - self.share * scale) & (
-            causal.mean(y, few) < best - self.deviations * np.where(np.isfinite(wobble), wobble, np.inf) / np.sqrt(few)
-        )
+        level = causal.mean(y, few)
+        best, at = _best(level)
+        wobble = causal.noise(y, 3 * WARM_UP)
+        error = np.where(np.isfinite(wobble), wobble, np.inf) / np.sqrt(few)
+        fallen = (level < best - self.share * np.abs(best)) & (level < best - self.deviations * error)
+        reward = causal.mean(view.log.columns["reward"], 5)[rows]
+        fallen &= reward >= reward[at]
         condition = np.zeros(view.rows, dtype=bool)
         hold = min(self.hold, 2) if len(y) < 20 else self.hold
         condition[rows[causal.held(fallen, hold)]] = True
@@ -84,6 +85,13 @@ class Apart:
             }
 
         return findings(view, condition, hold=1, since=x, say=say)
+
+
+def _best(level: Floats) -> tuple[Floats, np.ndarray]:
+    """The highest so far, and its row."""
+    best = np.maximum.accumulate(np.where(np.isfinite(level), level, -np.inf))
+    at = np.maximum.accumulate(np.where(level == best, np.arange(len(level)), 0))
+    return best, at
 
 
 def _carried(condition: Bools, rows: np.ndarray) -> Bools:

@@ -78,7 +78,7 @@ _READ = "read the samples beside those of the start; go back to a checkpoint bef
 #: structure), variety falls in a healthy run too: alone it is a note, and with a sign of another kind it is evidence.
 TEXT_RULES = (
     TextRule(
-        name="repetition", measure="seq_rep_4", worse="up", level=0.15, times=2.0, by=0.1, hold=2, severity="warning",
+        name="repetition", measure="seq_rep_4", worse="up", level=0.25, times=2.0, by=0.2, hold=2, severity="warning",
         headline="answers repeat themselves", word="the share of repeated 4-grams within an answer", do=_READ,
     ),
     TextRule(
