@@ -7,6 +7,7 @@ from kleash.monitor.rules.measured import AtClamp, AtStart, Negative, NotMeasure
 from kleash.monitor.rules.policy import (
     Clipped,
     Dead,
+    EntropyBreaks,
     EntropyCollapse,
     EntropyExplosion,
     Gradients,
@@ -40,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     LengthCoupled(),
     EntropyCollapse(),
     EntropyExplosion(),
+    EntropyBreaks(),
     Clipped(),
     SamplerMismatch(),
     Gradients(),
@@ -50,9 +52,9 @@ RULES: tuple[Rule, ...] = (
     Displaced(),
 )
 
-#: What a sign is a sign of: two of different kinds are independent evidence (`engine`).
+#: What a sign is a sign of: two of different kinds are independent evidence (`engine`). A KL over a budget says how far
+#: the policy is, and no more.
 SIGNS: dict[str, str] = {
-    "kl over budget": "kl",
     "kl runaway": "kl",
     "reward up, kl accelerating": "kl",
     "kl up, reward flat": "kl",
@@ -61,6 +63,7 @@ SIGNS: dict[str, str] = {
     "answers do not end": "length",
     "entropy collapse": "entropy",
     "entropy explosion": "entropy",
+    "entropy breaks away": "entropy",
     "repetition": "text",
     "compressible": "text",
     "variety": "text",

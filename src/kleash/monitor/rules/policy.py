@@ -76,6 +76,58 @@ class EntropyExplosion:
 
 
 @dataclass(frozen=True, slots=True)
+class EntropyBreaks:
+    """Entropy had settled and leaves its level, up or down, while the reward climbs: the policy has found something.
+
+    All that a run without a KL or samples may show of a hack; a skill found late may look the same. Against the level
+    of a window before, in windows of several lengths; what went before must have been slower by `settled`, for entropy
+    that falls all along is usual.
+    """
+
+    name: str = "entropy breaks away"
+    change: float = 0.3
+    settled: float = 3.0
+    shortest: int = 20
+    hold: int = 3
+
+    def scan(self, view: View) -> Scanned:
+        x, reward = view.column("entropy"), view.column("reward")
+        if x is None or reward is None:
+            return needs(self, "the entropy and the reward")
+        if view.rows < 3 * self.shortest:
+            return needs(self, f"at least {3 * self.shortest} rows")
+        condition = np.zeros(view.rows, dtype=bool)
+        moved = np.zeros(view.rows)
+        window = self.shortest
+        while 3 * window <= view.rows:
+            levels = np.log(np.maximum(causal.mean(x, window // 2), 1e-6))
+            now, earlier = levels - causal.before(levels, window), causal.before(levels, window)
+            earlier = earlier - causal.before(earlier, window)
+            line = causal.rise(reward, window)
+            climbs = (line.t > 4) & (line.change > causal.noise(reward, 3 * self.shortest))
+            found = (np.abs(now) > self.change) & (np.abs(now) > self.settled * np.abs(earlier)) & climbs
+            found &= np.arange(view.rows) >= 3 * window - 1
+            condition |= causal.held(found, self.hold)
+            moved = np.where(found & (moved == 0), now, moved)
+            window *= 3
+
+        def say(row: int, began: int) -> dict[str, object]:
+            share = shown(100 * abs(float(np.expm1(moved[row]))))
+            way = "rose" if moved[row] > 0 else "fell"
+            return {
+                "rule": self.name,
+                "severity": "warning",
+                "headline": "entropy breaks away as the reward climbs",
+                "what": f"the entropy had settled and {way} by {share:g} % while the reward climbed",
+                "numbers": {"change of the entropy": shown(float(moved[row]))},
+                "sure": "possible",
+                "do": ["read the samples on both sides of it: a skill found late looks the same in these numbers"],
+            }
+
+        return findings(view, condition, hold=1, since=x, say=say, quote=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Clipped:
     """Much of every update is clipped: the step is too large for its clip."""
 
