@@ -73,6 +73,14 @@ def _first(x: Floats) -> float:
 
 
 def _nanmedian(windows: Floats) -> Floats:
+    return np.concatenate([_nanmedian_of(windows[start : start + _AT_ONCE]) for start in range(0, len(windows), _AT_ONCE)])
+
+
+#: Windows whose medians are taken at a time: what bounds the memory.
+_AT_ONCE = 20_000
+
+
+def _nanmedian_of(windows: Floats) -> Floats:
     found = np.full(len(windows), np.nan)
     whole = np.isfinite(windows).all(1)
     found[whole] = np.median(windows[whole], axis=1)

@@ -98,13 +98,14 @@ class EntropyBreaks:
             return needs(self, f"at least {3 * self.shortest} rows")
         condition = np.zeros(view.rows, dtype=bool)
         moved = np.zeros(view.rows)
+        noise = causal.noise(reward, 2 * self.shortest)
         window = self.shortest
         while 3 * window <= view.rows:
             levels = np.log(np.maximum(causal.mean(x, window // 2), 1e-6))
             now, earlier = levels - causal.before(levels, window), causal.before(levels, window)
             earlier = earlier - causal.before(earlier, window)
             line = causal.rise(reward, window)
-            climbs = (line.t > 4) & (line.change > causal.noise(reward, 3 * self.shortest))
+            climbs = (line.t > 4) & (line.change > noise)
             found = (np.abs(now) > self.change) & (np.abs(now) > self.settled * np.abs(earlier)) & climbs
             found &= np.arange(view.rows) >= 3 * window - 1
             condition |= causal.held(found, self.hold)
