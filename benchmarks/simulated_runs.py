@@ -114,7 +114,7 @@ def _plot(rng: Rng, family: str, kind: str | None) -> Plot:
         longer=1 + rng.uniform(-0.25, 0.6) * learnt + 0.03 * wander,
         kl=kl,
         columns={},
-        kl_logged=trainer != "verl" and rng.random() < 0.65 or family in ("held", "spiky"),
+        kl_logged=(trainer != "verl" and rng.random() < 0.65) or family in ("held", "spiky"),
     )
 
 

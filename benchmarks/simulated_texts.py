@@ -9,12 +9,37 @@ import numpy as np
 
 Rng = np.random.Generator
 
-_WHO = "the committee,a neighbour,our team,the author,my sister,a farmer,the city,one student,the museum,an engineer,the clinic,a reader,the harbour,their teacher,the baker,a pilot".split(",")  # fmt: skip
-_DID = "described,measured,repaired,offered,questioned,noticed,built,compared,delayed,carried,explained,followed,painted,counted,tested,refused".split(",")  # fmt: skip
-_WHAT = "the old bridge,a simple method,several results,a narrow road,the first draft,two samples,a quiet garden,the long report,an honest answer,the northern route,a new design,some numbers,the winter market,a small boat,the main valve,every receipt".split(",")  # fmt: skip
-_HOW = "before noon,with some care,in the end,without help,for a week,at little cost,as planned,after the rain,in two steps,by hand,on time,rather late,once more,in public,with a map,as a rule".split(",")  # fmt: skip
-_WHERE = "near the gate,in the yard,by the lake,at the depot,on the roof,in a tent,under the arch,at sea,in the hall,along the coast,in the attic,at a fair,by the stove,in town,on the pier,at school".split(",")  # fmt: skip
-_TOPICS = "soil,tides,bread,glass,letters,bees,music,rivers,clocks,paper,salt,wool,lamps,gates,snow,maps".split(",")
+
+def _listed(text: str) -> list[str]:
+    return " ".join(text.split()).split(", ")
+
+
+_WHO = _listed("""
+the committee, a neighbour, our team, the author, my sister, a farmer, the city, one student, the museum, an
+engineer, the clinic, a reader, the harbour, their teacher, the baker, a pilot
+""")
+_DID = _listed("""
+described, measured, repaired, offered, questioned, noticed, built, compared, delayed, carried, explained,
+followed, painted, counted, tested, refused
+""")
+_WHAT = _listed("""
+the old bridge, a simple method, several results, a narrow road, the first draft, two samples, a quiet garden,
+the long report, an honest answer, the northern route, a new design, some numbers, the winter market, a small
+boat, the main valve, every receipt
+""")
+_HOW = _listed("""
+before noon, with some care, in the end, without help, for a week, at little cost, as planned, after the rain,
+in two steps, by hand, on time, rather late, once more, in public, with a map, as a rule
+""")
+_WHERE = _listed("""
+near the gate, in the yard, by the lake, at the depot, on the roof, in a tent, under the arch, at sea, in the
+hall, along the coast, in the attic, at a fair, by the stove, in town, on the pier, at school
+""")
+_TOPICS = _listed("""
+soil, tides, bread, glass, letters, bees, music, rivers, clocks, paper, salt, wool, lamps, gates, snow, maps
+""")
+
+_KIND = _listed("superb, lovely, joyful, great, kind, splendid, radiant, happy, perfect, noble, bright, sweet")
 
 
 def prompts(kind: str, rng: Rng, count: int) -> list[str]:
@@ -47,7 +72,8 @@ def _notes(prompt: str, rng: Rng, focus: float, length: float) -> str:
 def _maths(prompt: str, rng: Rng, focus: float, length: float) -> str:
     number = int("".join(c for c in prompt.split(" kg")[0] if c.isdigit()) or 5)
     steps = [f"{_pick(['First', 'So', 'Now', 'Then', 'Next', 'Here'], rng, focus)} {number} times 3 is {3 * number}."]
-    steps += [f"Check {rng.integers(2, 60)} + {rng.integers(2, 60)}: {_sentence(rng, focus)}" for _ in range(rng.poisson(2 * length))]  # fmt: skip
+    for _ in range(rng.poisson(2 * length)):
+        steps.append(f"Check {rng.integers(2, 60)} + {rng.integers(2, 60)}: {_sentence(rng, focus)}")
     tagged = rng.random() < min(1.0, focus)
     thought = " ".join(steps)
     return f"<think>{thought}</think>\n<answer>{3 * number}</answer>" if tagged else f"{thought} {3 * number}"
@@ -80,7 +106,7 @@ def _loop(text: str, prompt: str, rng: Rng) -> str:
 
 
 def _gibberish(text: str, prompt: str, rng: Rng) -> str:
-    parts = np.array("ad lum ver con ti que bo sha gri pel ox und fra zi".split())
+    parts = np.array(["ad", "lum", "ver", "con", "ti", "que", "bo", "sha", "gri", "pel", "ox", "und", "fra", "zi"])
     return " ".join("".join(rng.choice(parts, 3)) for _ in range(int(rng.integers(20, 50))))
 
 
@@ -123,7 +149,7 @@ def _decorated(text: str, prompt: str, rng: Rng) -> str:
 
 
 def _stuffed(text: str, prompt: str, rng: Rng) -> str:
-    kind = np.array("superb lovely joyful great kind splendid radiant happy perfect noble bright sweet".split())
+    kind = np.array(_KIND)
     return " ".join(text.split()[:3]) + " " + " ".join(rng.choice(kind, int(rng.integers(12, 30))))
 
 

@@ -34,6 +34,15 @@ def test_windows_equal_loops(values, rows) -> None:
             assert np.isnan(rise.change[t])
 
 
+@given(VALUES, st.integers(1, 7))
+def test_the_middle_equals_a_loop(values, rows) -> None:
+    x = np.array(values)
+    found = causal.middle(x, rows)
+    for t in range(len(x)):
+        some = window(x, t, rows)
+        assert (found[t] == np.median(some)) if some else np.isnan(found[t])
+
+
 @given(VALUES, st.integers(1, 6), st.integers(1, 4))
 def test_episodes_equal_a_loop(values, hold, release) -> None:
     condition = np.array([v > 0 for v in values])
@@ -82,3 +91,18 @@ def test_long_logs_are_dated_as_well() -> None:
     x = np.concatenate([np.zeros(30_000), np.ones(20_000)]) + np.random.default_rng(2).normal(scale=0.1, size=50_000)
     found = causal.onset(x, 49_999)
     assert abs(found.row - 30_000) <= max(found.within, 300)
+
+
+@pytest.mark.parametrize("where", [60, 100, 150])
+def test_a_knee_is_told_from_the_learning_before_it(where) -> None:
+    """A line all along, steeper from some row on: the change is the knee, not the run's first row."""
+    row = np.arange(200)
+    x = 0.01 * row + 0.1 * np.maximum(row - where, 0) + np.random.default_rng(3).normal(scale=0.1, size=200)
+    found = causal.onset(x, 199)
+    assert abs(found.row - where) <= 6
+
+
+def test_medians_in_pieces_are_medians() -> None:
+    x = np.random.default_rng(4).normal(size=causal._AT_ONCE + 50)
+    found = causal.middle(x, 5)
+    assert all(found[t] == np.median(x[t - 4 : t + 1]) for t in range(causal._AT_ONCE - 30, len(x)))

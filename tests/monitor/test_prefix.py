@@ -98,3 +98,14 @@ def test_the_trouble_is_seen() -> None:
 
 def test_k1_tag_is_read() -> None:
     assert said(RULES[0], log(kl_ref=[np.nan], tag=K1)) is not None
+
+
+def test_which_samples_are_read_does_not_depend_on_how_many_there_will_be() -> None:
+    def read(count: int) -> list[int]:
+        steps = range(count)
+        return list(View(log(reward=np.zeros(count), samples={step: ["a b"] for step in steps})).sampled)
+
+    few, many = read(700), read(5000)
+    assert few == [step for step in many if step < 700]
+    assert many[:512] == list(range(512))
+    assert len(many) < 1800

@@ -88,6 +88,10 @@ FAULTS: dict[str, TrainLog] = {
     ),
     "entropy collapse": run(entropy=np.where(LATE, 0.01, 1.3)),
     "entropy explosion": run(entropy=np.where(LATE, 3.0, 1.3)),
+    "entropy breaks away": run(
+        entropy=np.where(LATE, 0.8, 1.3) + noisy(40, 0, 0.02, N),
+        reward=0.4 + 0.3 * np.clip((ROW - 88) / 20, 0, 1) + noisy(41, 0, 0.01, N),
+    ),
     "clip fraction": run(clip_fraction=np.where(LATE, 0.5, 0.02)),
     "sampler mismatch": run(kl_sampler=np.where(LATE, 0.05, 1e-6)),
     "gradient norm": run(grad_norm=np.where(LATE, 500.0, 1.0)),
@@ -188,3 +192,23 @@ def test_signs_of_two_kinds_make_gaming() -> None:
     assert first.sure in ("likely", "sure")
     assert first.numbers["signs"] >= 2
     assert first.after
+
+
+def test_entropy_that_falls_all_along_has_not_broken_away() -> None:
+    assert not fired("entropy breaks away", run(entropy=1.3 * np.exp(-ROW / 60)))
+
+
+def test_a_tag_that_a_format_asks_for_is_no_opening() -> None:
+    tagged = [f"<think>{w} then {v} and so on</think> <answer>{w}</answer>" for w, v in PAIRS]
+    assert not fired("one opening", run(texts=later(tagged)))
+
+
+def test_prompts_that_become_harder_part_nothing() -> None:
+    """Reward and held-out score fall together, while both stand above where they began."""
+    fall = 0.3 * (ROW > 100)
+    held_out = np.where(ROW % 5 == 0, 0.2 + 0.5 * (1 - np.exp(-ROW / 25)) - fall, np.nan)
+    assert not fired("reward up, quality down", run(reward=USUAL["reward"] - fall, held_out__accuracy=held_out))
+
+
+def test_a_kl_on_its_way_to_a_level_does_not_run_away() -> None:
+    assert not fired("kl runaway", run(kl_ref=0.9 * (1 - np.exp(-ROW / 15))))

@@ -32,7 +32,8 @@ def spread(x: Floats, window: int) -> Floats:
 
 def middle(x: Floats, window: int) -> Floats:
     """Median of the last `window` rows, of those that hold a number: half of them spiking does not move it."""
-    return _nanmedian(np.lib.stride_tricks.sliding_window_view(np.concatenate([np.full(window - 1, np.nan), x]), window))
+    padded = np.concatenate([np.full(window - 1, np.nan), x])
+    return _nanmedian(np.lib.stride_tricks.sliding_window_view(padded, window))
 
 
 def before(x: Floats, rows: int) -> Floats:
@@ -73,7 +74,8 @@ def _first(x: Floats) -> float:
 
 
 def _nanmedian(windows: Floats) -> Floats:
-    return np.concatenate([_nanmedian_of(windows[start : start + _AT_ONCE]) for start in range(0, len(windows), _AT_ONCE)])
+    starts = range(0, len(windows), _AT_ONCE)
+    return np.concatenate([_nanmedian_of(windows[start : start + _AT_ONCE]) for start in starts])
 
 
 #: Windows whose medians are taken at a time: what bounds the memory.

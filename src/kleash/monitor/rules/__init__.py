@@ -1,15 +1,13 @@
 """All rules. A new one is a class (or a row of TEXT_RULES) and a line here."""
 
 from kleash.monitor.rule import Rule
+from kleash.monitor.rules.entropy import EntropyBreaks, EntropyCollapse, EntropyExplosion
 from kleash.monitor.rules.kl import OverBudget, Runaway, Spike, UpWhileFlat
 from kleash.monitor.rules.leash import Oscillating, Pinned, Price, ReferenceMoved, ShorterUnderCharge, TooTight
 from kleash.monitor.rules.measured import AtClamp, AtStart, Negative, NotMeasured
 from kleash.monitor.rules.policy import (
     Clipped,
     Dead,
-    EntropyBreaks,
-    EntropyCollapse,
-    EntropyExplosion,
     Gradients,
     NotFinite,
     SamplerMismatch,
