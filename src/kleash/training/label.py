@@ -77,15 +77,11 @@ def label(
         UsageError: the source has no such columns, `out` is the source, or `tie` is no half of a probability.
         RunError: the judge's server is gone, or there is not one verdict. What was answered is in the judge's cache.
     """
-    out = Path(out)
-    if not 0 <= tie < 0.5:
-        raise UsageError(f"tie = {tie} is a distance from 1/2: at least 0 and below 0.5")
+    out = check(source, out, tie)
     if judge.spec.mode != "pairwise" or judge.spec.reference is not None or judge.spec.rivals != "all":
         raise UsageError(
             "the judge of kleash label compares the two answers of a row; leave out mode, reference, rivals"
         )
-    if out.suffix != ".jsonl" or out.resolve() == Path(source).resolve():
-        raise UsageError(f"the labelled pairs go to another .jsonl file than the pairs, not to {out}")
     rows = read_rows(source)
     sides = _sides(rows)
     pairs, bad = _pairs(rows, sides)
@@ -96,15 +92,29 @@ def label(
     return _written(rows, judged, bad, sides, (out, tie, report))
 
 
-def now_and_then(say: Callable[[str], None], seconds: float = 5.0) -> Callable[[int, int], None]:
-    """Says how many questions are answered, at most so often."""
+def check(source: str | Path, out: str | Path, tie: float) -> Path:
+    """`out`, once it and `tie` are known to be good.
+
+    Raises:
+        UsageError: they are not.
+    """
+    out = Path(out)
+    if not 0 <= tie < 0.5:
+        raise UsageError(f"tie = {tie} is a distance from 1/2: at least 0 and below 0.5")
+    if out.suffix != ".jsonl" or out.resolve() == Path(source).resolve():
+        raise UsageError(f"the labelled pairs go to another .jsonl file than the pairs, not to {out}")
+    return out
+
+
+def now_and_then(say: Callable[[str], None], what: str, seconds: float = 5.0) -> Callable[[int, int], None]:
+    """Says how much is done, at most so often."""
     last = time.monotonic()
 
     def progress(done: int, total: int) -> None:
         nonlocal last
         if time.monotonic() - last >= seconds:
             last = time.monotonic()
-            say(f"{done} of {total} questions answered")
+            say(f"{done} of {total} {what}")
 
     return progress
 
