@@ -23,6 +23,7 @@ from kleash.cli.offline import dpo, reward, sft
 from kleash.cli.report import report
 from kleash.cli.sample import sample
 from kleash.cli.train import train
+from kleash.cli.verify import verify
 from kleash.cli.version import environment
 from kleash.cli.watch import watch
 from kleash.errors import KleashError
@@ -35,7 +36,7 @@ app = typer.Typer(
 )
 
 #: In the order in which `--help` shows them.
-VERBS = (new, train, sft, label, dpo, reward, check, watch, report, sample, export, drift, demo)
+VERBS = (new, train, sft, label, dpo, reward, check, watch, report, sample, export, drift, verify, demo)
 for _verb in VERBS:
     app.command()(_verb)
 

@@ -121,6 +121,12 @@ def open_pair(base: str, tuned: str, asked: Asked | None = None) -> Pair:
     return Pair(base=sides[0], tuned=sides[1], compared=compared)
 
 
+def open_one(name: str, asked: Asked | None = None) -> Model:
+    """One model by itself, named as for `open_pair`. Raises as that does."""
+    asked = asked or Asked()
+    return described(name, _open(name, pick_device(asked.device), asked))
+
+
 def checkpoints(name: str, *, inside: bool = False) -> list[Checkpoint]:
     """All checkpoints of a run directory of kleash's or of TRL's, in their order; of anything else, that itself.
 
