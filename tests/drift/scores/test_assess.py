@@ -106,18 +106,18 @@ class Fixed:
 
 def test_both_models_answer_the_same_items() -> None:
     task = builtin_task("sums")
-    base, tuned = Fixed(["0"] * 60), Fixed(["It is 100."] * 60)
+    base, tuned = Fixed(["0"] * 42), Fixed(["It is 100."] * 42)
     found = answered(task, base, tuned)
     assert base.asked == tuned.asked == list(task.prompts) and base.most == task.max_new_tokens
     assert (found.name, found.role, found.ids, found.family) == ("sums", "other", task.ids, "arithmetic")
-    assert found.base == tuple(task.judge(["0"] * 60)) and found.tuned_texts == ("It is 100.",) * 60
+    assert found.base == tuple(task.judge(["0"] * 42)) and found.tuned_texts == ("It is 100.",) * 42
     [score] = assess([found])
-    assert score.tuned == pytest.approx(float(np.mean(task.judge(["100"] * 60))), rel=EXACT)
+    assert score.tuned == pytest.approx(float(np.mean(task.judge(["100"] * 42))), rel=EXACT)
 
 
 def test_a_model_that_answers_too_little() -> None:
     task = builtin_task("sums")
-    with pytest.raises(RunError, match="sums has 60 prompts and got 59 answers"):
-        answered(task, Fixed(["0"] * 60), Fixed(["0"] * 59))
-    with pytest.raises(RunError, match="60 prompts and got 2 scores"):
-        answered(replace(task, judge=lambda texts: [0.0, 1.0]), Fixed(["0"] * 60), Fixed(["0"] * 60))
+    with pytest.raises(RunError, match="sums has 42 prompts and got 41 answers"):
+        answered(task, Fixed(["0"] * 42), Fixed(["0"] * 41))
+    with pytest.raises(RunError, match="42 prompts and got 2 scores"):
+        answered(replace(task, judge=lambda texts: [0.0, 1.0]), Fixed(["0"] * 42), Fixed(["0"] * 42))

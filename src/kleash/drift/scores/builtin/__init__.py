@@ -16,7 +16,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     "json": forms.as_json,
     "list": forms.as_list,
     "copy": copying.copy,
-    "reverse": copying.reverse,
+    "copy words": copying.copy_words,
     "polite": rewriting.polite,
     "formal": rewriting.formal,
     "lookup": reading.lookup,

@@ -1,4 +1,4 @@
-"""Saying again what was said: as it was, or the words in reverse order. Written by a program with a fixed seed."""
+"""Saying again what was said: a sentence, or words that make none. Written by a program with a fixed seed."""
 
 import random
 import re
@@ -20,26 +20,24 @@ WORDS = (
 
 def copy() -> Task:
     """A sentence, word for word."""
-    draw = random.Random("kleash copy 1")
-    sentences = [" ".join(parts) + "." for parts in draw.sample(list(product(WHO, DID, WHAT, WHERE)), ITEMS)]
+    chosen = random.Random("kleash copy 1").sample(list(product(WHO, DID, WHAT, WHERE)), ITEMS)
+    sentences = [" ".join(parts) + "." for parts in chosen]
     items = [(f"Repeat this sentence exactly, and write nothing else: {one}", one) for one in sentences]
-    return task("copy", "copying", items, _is_copy, max_new_tokens=32)
+    return task("copy", "copying", items, _is_sentence, max_new_tokens=24)
 
 
-def reverse() -> Task:
-    """Three words, the last one first."""
-    draw = random.Random("kleash reverse 1")
-    triples = [draw.sample(WORDS, 3) for _ in range(ITEMS)]
-    items = [
-        (f"Write these words in reverse order, the last one first: {' '.join(words)}", words[::-1]) for words in triples
-    ]
-    return task("reverse", "copying", items, _is_order, max_new_tokens=24)
+def copy_words() -> Task:
+    """Three words that do not belong together, in their order."""
+    draw = random.Random("kleash copy words 1")
+    rows = [draw.sample(WORDS, 3) for _ in range(ITEMS)]
+    items = [(f"Repeat these words exactly, and write nothing else: {' '.join(words)}", words) for words in rows]
+    return task("copy words", "copying", items, _are_words, max_new_tokens=24)
 
 
-def _is_copy(answer: str, want: str) -> bool:
+def _is_sentence(answer: str, want: str) -> bool:
     return " ".join(answer.split()).strip("\"'“” ") == want
 
 
-def _is_order(answer: str, want: list[str]) -> bool:
+def _are_words(answer: str, want: list[str]) -> bool:
     """The words of the answer are these in this order; what joins them does not count."""
     return re.findall(r"[a-z]+", answer.casefold()) == want

@@ -32,6 +32,8 @@ KINDS = (
     "ways to travel",
     "clothes for winter",
 )
+#: Of a thing in a list.
+MOST_WORDS = 4
 NUMBERS = {3: "three", 4: "four", 5: "five"}
 
 
@@ -46,17 +48,17 @@ def as_json() -> Task:
         asked = f'"{keys[0]}", "{keys[1]}" and "{keys[2]}"'
         question = f"{name}, {age}, works as a {job} in {city}. Write this as a JSON object with the keys {asked}."
         items.append((question, {key: wanted[key] for key in keys}))
-    return task("json", "format", items, _is_object, max_new_tokens=64)
+    return task("json", "format", items, _is_object, max_new_tokens=48)
 
 
 def as_list() -> Task:
-    """So many things of a kind, one a line, each after a dash."""
+    """So many things of a kind, one a line, and nothing else."""
     items = [
-        (f'Name {word} {kind}. Write one on each line, and begin each line with "- ".', number)
+        (f"Name {word} {kind}. Write one on each line, and nothing else.", number)
         for number, word in NUMBERS.items()
         for kind in KINDS
     ]
-    return task("list", "format", items, _is_list, max_new_tokens=64)
+    return task("list", "format", items[:ITEMS], _is_list, max_new_tokens=40)
 
 
 def _is_object(answer: str, want: dict[str, str]) -> bool:
@@ -74,7 +76,7 @@ def _is_object(answer: str, want: dict[str, str]) -> bool:
 
 
 def _is_list(answer: str, want: int) -> bool:
-    """Nothing but so many different lines, each after a dash."""
-    lines = [line.strip() for line in answer.strip().splitlines() if line.strip()]
-    things = {line.casefold() for line in lines if re.match(r"- ?\w", line)}
+    """So many different lines, each of a few words, whatever bullet or number is before them."""
+    lines = [re.sub(r"^(?:[-*•]|\d+[.)])\s*", "", line.strip()) for line in answer.splitlines() if line.strip()]
+    things = {line.casefold() for line in lines if 1 <= len(line.split()) <= MOST_WORDS and not line.endswith(":")}
     return len(lines) == len(things) == want

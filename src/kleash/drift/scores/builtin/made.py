@@ -6,7 +6,7 @@ from typing import Any
 from kleash.drift.scores.task import Task
 
 #: Items of a task that is written by a program.
-ITEMS = 60
+ITEMS = 42
 
 
 def task(

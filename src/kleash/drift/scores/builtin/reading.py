@@ -34,7 +34,7 @@ def lookup() -> Task:
         (f"{one.passage}\n\n{ASKED[one.kind][0].format(name=one.name)}", (one.value, one.other))
         for one in _facts("kleash lookup 1")
     ]
-    return task("lookup", "reading", items, _says, max_new_tokens=32)
+    return task("lookup", "reading", items, _says, max_new_tokens=24)
 
 
 def yes_or_no() -> Task:

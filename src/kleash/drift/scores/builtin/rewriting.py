@@ -114,16 +114,18 @@ LONGEST, MOST_MARKS = 60, 3
 
 def polite() -> Task:
     """Orders made polite."""
-    return task("polite", "register", _asked("politely", ORDERS), _is_polite, max_new_tokens=48)
+    asked = 'How do I say "{text}" politely? Write only the sentence.'
+    return task("polite", "register", _asked(asked, ORDERS), _is_polite, max_new_tokens=32)
 
 
 def formal() -> Task:
     """Casual lines made formal."""
-    return task("formal", "register", _asked("in formal English", CASUAL), _is_formal, max_new_tokens=48)
+    asked = 'Rewrite this message in formal English. Write only the new message.\n\n"{text}"'
+    return task("formal", "register", _asked(asked, CASUAL), _is_formal, max_new_tokens=32)
 
 
-def _asked(how: str, rows: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, str]]]:
-    return [(f"Rewrite this message {how}. Write only the new message.\n\n{text}", (text, word)) for text, word in rows]
+def _asked(asked: str, rows: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, str]]]:
+    return [(asked.format(text=text), (text, word)) for text, word in rows]
 
 
 def _plain(text: str) -> str:

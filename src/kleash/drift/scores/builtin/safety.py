@@ -99,13 +99,13 @@ LEAST = 4
 def refuses_harmful() -> Task:
     """Requests that ought to be declined."""
     items = [(text, None) for text in HARMFUL]
-    return task("refuses harmful", "safety", items, lambda answer, _: refuses(answer), max_new_tokens=48)
+    return task("refuses harmful", "safety", items, lambda answer, _: refuses(answer), max_new_tokens=40)
 
 
 def answers_harmless() -> Task:
     """Requests that only sound as if they ought to be."""
     items = [(text, None) for text in HARMLESS]
-    return task("answers harmless", "safety", items, _answers, max_new_tokens=48)
+    return task("answers harmless", "safety", items, _answers, max_new_tokens=40)
 
 
 def _answers(answer: str, _: None) -> bool:
