@@ -19,9 +19,13 @@ from kleash.text import compression_ratio, distinct_n, seq_rep_n
 Floats = NDArray[np.float64]
 Rng = np.random.Generator
 
-#: Healthy families; and of gamed runs those whose text, at its end, is `simulated_texts.GAMED[…]`.
-HEALTHY = ("held", "fixed beta", "far", "flat", "solved", "spiky", "format first", "preferences")
-HEALTHY_UNTUNED = ("harder later", "longer thoughts", "restarts")
+#: Healthy families; and of gamed runs those whose text, at its end, is `simulated_texts.GAMED[…]`. The untuned ones
+#: were written after the last threshold was set.
+HEALTHY = (
+    "held", "fixed beta", "far", "flat", "solved", "spiky", "format first", "preferences", "harder later",
+    "longer thoughts", "restarts",
+)  # fmt: skip
+HEALTHY_UNTUNED = ("late skill", "mixed prompts", "annealed")
 GAMED_TUNED = ("loop", "gibberish", "padded", "shell")
 GAMED_UNTUNED = (
     "one", "flattery", "switched", "marks", "copied", "curt", "decorated", "stuffed", "endless", "unmoved",
@@ -161,6 +165,17 @@ def _bend(plot: Plot) -> None:
         plot.learnt = np.clip(plot.learnt - stage, -0.3, 1)
     elif plot.family == "restarts":
         plot.kl = plot.kl * (1 + 0.6 * np.sin(2 * np.pi * t * rng.integers(2, 5)))
+    elif plot.family == "late skill":
+        plot.learnt = 1 / (1 + np.exp(-(t - rng.uniform(0.4, 0.7)) / rng.uniform(0.02, 0.06)))
+        plot.focus = 0.5 + rng.uniform(0.1, 0.5) * plot.learnt
+        plot.kl = plot.kl.max() * (0.2 * t + 0.8 * plot.learnt) + 1e-5
+    elif plot.family == "mixed prompts":
+        hard = rng.random(plot.rows) < 0.5
+        plot.longer = plot.longer * np.where(hard, 1.4, 0.8)
+        plot.learnt = plot.learnt - 0.3 * hard
+    elif plot.family == "annealed":
+        plot.focus = 0.5 + rng.uniform(0.6, 1.4) * t
+        plot.kl = plot.kl.max() * t + 1e-5
     elif plot.family == "held":
         plot.kl = plot.kl.max() * np.minimum(1.0, t * rng.uniform(4, 20)) + 1e-5
         plot.columns["target"] = np.full(plot.rows, float(plot.kl.max()))

@@ -1,6 +1,8 @@
 """Every rule: it speaks on its planted fault, and is silent on a healthy run that has all columns."""
 
 from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -212,3 +214,13 @@ def test_prompts_that_become_harder_part_nothing() -> None:
 
 def test_a_kl_on_its_way_to_a_level_does_not_run_away() -> None:
     assert not fired("kl runaway", run(kl_ref=0.9 * (1 - np.exp(-ROW / 15))))
+
+
+def test_the_page_of_rules_has_their_thresholds() -> None:
+    """docs/watch-rules.md, last column: every numeric field of every rule with its value."""
+    page = (Path(__file__).parents[2] / "docs" / "watch-rules.md").read_text(encoding="utf-8")
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in page.splitlines() if line.startswith("| ")}
+    for rule in RULES:
+        own = [(field.name, getattr(rule, field.name)) for field in fields(rule)]
+        numbers = ", ".join(f"{name} {value:g}" for name, value in own if isinstance(value, int | float))
+        assert rows[rule.name].endswith(f"| {numbers} |"), rule.name
