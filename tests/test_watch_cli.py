@@ -1,15 +1,18 @@
 """`kleash watch` from outside: exit codes, JSON, columns, a budget, a growing log; without torch."""
 
 import json
+import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 from tests.report.logs import gamed, healthy, write_csv
 from tests.test_cli import FAILED, GOOD, WRONG, kleash_, sentence  # noqa: F401 (a fixture)
 
-FOUND = 1
+FOUND, STOPPED = 1, 130
 FIXTURES = Path(__file__).parent / "runlog" / "fixtures"
 
 
@@ -76,6 +79,32 @@ def test_alerts_of_one_look(kleash_, bad: Path, tmp_path: Path) -> None:  # noqa
     code, _, err = kleash_("watch", bad, "--on-finding", f"echo $KLEASH_RULE >> {out}", "--on-finding", "exit 4")
     assert code == FOUND and "ended with code 4" in err
     assert len(out.read_text().splitlines()) == err.count("ended with code 4") > 0
+
+
+def test_serve_says_its_address_and_ends_at_ctrl_c(good: Path) -> None:
+    command = [sys.executable, "-m", "kleash.cli", "watch", str(good), "--serve", "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
+        assert served.stdout is not None
+        address = json.loads(served.stdout.readline())["page"]
+        with urllib.request.urlopen(address, timeout=10) as page:
+            assert "HEALTHY" in page.read().decode()
+        served.send_signal(signal.SIGINT)
+        assert served.wait(10) == STOPPED
+
+
+def test_a_taken_port_and_a_wrong_one(kleash_, good: Path) -> None:  # noqa: F811
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        sentence(kleash_("watch", good, "--serve", "--port", port), FAILED, f"cannot serve on port {port}", "--port 0")
+    assert kleash_("watch", good, "--serve", "--port", "99999")[0] == WRONG
+
+
+def test_a_foreign_log_has_a_report(kleash_, good: Path, tmp_path: Path) -> None:  # noqa: F811
+    code, out, _ = kleash_("report", good, "--out", tmp_path / "page.html", "--json")
+    assert code == GOOD and Path(json.loads(out)["report"]).read_text().startswith("<!doctype html>")
+    sentence(kleash_("report", tmp_path / "nowhere"), FAILED, "there is no")
 
 
 def test_it_starts_without_torch_or_a_page(good: Path) -> None:

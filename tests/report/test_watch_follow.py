@@ -1,15 +1,17 @@
 """A log that changes under the eyes of its reader, and whoever is told of what was found."""
 
+import gzip
 import json
 import sqlite3
 import sys
 import threading
+from contextlib import closing
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from tests.report.logs import case, found, gamed, healthy, write_csv
+from tests.report.logs import found, healthy, write_csv
 
 from kleash.errors import UsageError
 from kleash.report.watch import look
@@ -17,6 +19,8 @@ from kleash.report.watch.alerts import Alerts, Channel, Command, Webhook
 from kleash.report.watch.follow import Follower
 from kleash.report.watch.terminal import standing
 from kleash.report.watch.trackio import Trackio
+
+FIXTURES = Path(__file__).parents[1] / "runlog" / "fixtures"
 
 
 def rows(follower: Follower) -> int:
@@ -128,31 +132,20 @@ def test_an_address_that_is_none_is_refused() -> None:
             Webhook(address)
 
 
-#: As trackio 0.43 makes it (SQLite's own words from its database).
-ALERTS = (
-    "CREATE TABLE alerts (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, timestamp TEXT NOT NULL, "
-    "run_name TEXT NOT NULL, title TEXT NOT NULL, text TEXT, level TEXT NOT NULL DEFAULT 'warn', step INTEGER, "
-    "alert_id TEXT)"
-)
-
-
 def test_trackio_shows_each_finding_once_whoever_watches(tmp_path: Path) -> None:
+    """In a database that trackio 0.43 itself wrote; the alerts belong to the run that the importer reads."""
     path = tmp_path / "project.db"
-    with sqlite3.connect(path) as database:
-        database.execute(ALERTS)
-        database.execute("CREATE UNIQUE INDEX one ON alerts(alert_id) WHERE alert_id IS NOT NULL")
-        database.execute("CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_id TEXT, run_name TEXT)")
-        database.execute("INSERT INTO metrics (run_id, run_name) VALUES ('r1', 'first'), ('r2', 'second')")
-    database.close()
-    one = case(replace(gamed(), path=path))
+    path.write_bytes(gzip.decompress((FIXTURES / "trackio" / "run.db.gz").read_bytes()))
+    watched = look(path)
+    one = replace(found(), path=path, log=replace(found().log, path=watched.log.path))
     for _ in range(2):
         for finding in one.grave:
             Trackio().tell(one, finding)
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database:
         there = database.execute("SELECT run_id, run_name, title, level, step FROM alerts ORDER BY id").fetchall()
-    database.close()
     levels = {"alarm": "error", "warning": "warn"}
-    assert there == [("r2", "second", f.headline, levels[f.severity], f.alarm_step) for f in one.grave]
+    assert there == [("second", "second", f.headline, levels[f.severity], f.alarm_step) for f in one.grave]
+    assert len(look(path).log.step) == len(watched.log.step)
 
 
 def test_trackio_is_refused_for_what_is_no_database() -> None:
