@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from tests.drift.stub import Stub, serving
 from tests.report.seen import fetches_nothing
 from tests.test_cli import FAILED, WRONG, Found, run, sentence
 
@@ -232,3 +233,26 @@ def test_a_score_that_raises_is_one_sentence(kleash_, tmp_path) -> None:
     (tmp_path / "p.txt").write_text("The soup\n")
     found = kleash_(TINY, TINY, *LESS, "--task", tmp_path / "p.txt", "--score", f"{tmp_path}/r.py:bad")
     sentence(found, FAILED, "division by zero")
+
+
+# ── behind a server ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_served_model_has_bounds_and_estimates_and_nothing_exact(kleash_, tmp_path, moved) -> None:
+    import torch
+
+    from kleash.models.checkpoint_files import read_model
+
+    with serving(Stub(read_model(moved, torch.float32, False))) as stub:
+        limit = ("--max-kl", "off=0.05")
+        code, out, err = kleash_(TINY, stub.url, "--tokens", 3200, "--samples", 4, "--max-new-tokens", 6, *limit)
+    assert code == 1, err
+    off, own = store.read(tmp_path / "out" / "drift.json").distributions
+    assert (off.kind, own.kind, own.name) == ("lower bound", "sampled", "its own words")
+    assert "≥ " in out and "≈ " in out and "exact KL," not in out
+    assert "is at least" in out and "one model is behind a server" in out
+
+
+def test_two_servers_or_a_task_cannot_be_had_from_one(kleash_) -> None:
+    with serving(Stub(None)) as stub:
+        sentence(kleash_(stub.url, stub.url), WRONG, "one of the two must be a model at hand")

@@ -166,7 +166,7 @@ def audit(**changes: Any) -> r.Audit:
         "scores": SCORES,
         "judgement": JUDGEMENT,
         "gates": GATES,
-        "forgetting": "forward KL on the new task's inputs 0.212: of the size at which forgetting is seen",
+        "forgetting": "The forward KL on the task's inputs is 0.212 nats per token. RL's Razor says so. A guess.",
         "set_id": "builtin-1",
         "set_hash": "c07e" * 16,
         "command": "kleash drift kleash:smollm2 runs/polite/best --seed 0",

@@ -55,7 +55,7 @@ def test_everything_the_audit_has_is_on_it(tmp_path: Path) -> None:
         "2,266 changed, 2,104 beyond rounding",
         *(each.name for each in SCORES),
         "67 × the noise floor",
-        "of the size at which forgetting is seen",
+        "RL's Razor says so. A guess.",
         "summarising",
         "75–100 %",
         "certainly! certainly! cert",

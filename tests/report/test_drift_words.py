@@ -177,6 +177,11 @@ def test_yardsticks_compare_with_the_kl_that_is_quoted() -> None:
     assert words.yardsticks(already) == ["4 bits: already 4-bit"]
 
 
+def test_the_terminal_says_the_first_sentence_of_what_is_predicted() -> None:
+    found = line(block(audit()).plain, "forgetting")
+    assert found == " forgetting  The forward KL on the task's inputs is 0.212 nats per token."
+
+
 # ── card, summary, badge ────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 from importlib.metadata import version
 
 import kleash
-from kleash.drift import gates, stages, store, verdict
+from kleash.drift import gates, remote, stages, store, verdict
 from kleash.drift.builtin import SET_ID, builtin_set, digest
 from kleash.drift.question import Gates, Question, Show, Silent
-from kleash.drift.records import Audit, Gate
+from kleash.drift.records import Audit, Gate, Parity, Side
+from kleash.drift.scores.assess import assess
 from kleash.drift.scores.task import Task
 from kleash.drift.scoring import asked, elsewhere, scores
-from kleash.drift.sources import Asked, Pair, open_pair
+from kleash.drift.sources import Asked, open_pair
 from kleash.drift.stages import EndedError, Found, Work
 from kleash.drift.texts import read_texts
 from kleash.errors import UsageError
@@ -42,20 +43,48 @@ def audit(question: Question, show: Show | None = None) -> Audit:
     show, began, found = show or Silent(), time.perf_counter(), Found()
     tasks = checked(question)
     show.stage("opening both models")
-    how = Asked(device=question.device, template=question.template, trust_remote_code=question.trust_remote_code)
-    pair = open_pair(question.base, question.tuned, how)
-    work = Work(question, tasks, pair, found, show)
-    partial = None
+    if remote.is_url(question.base) or remote.is_url(question.tuned):
+        sides = remote.open_sides(question)
+        partial = ended(lambda: served(question, sides, found, show), found)
+        both, tokens = (remote.record(sides[0]), remote.record(sides[1])), remote.parity(sides)
+    else:
+        how = Asked(device=question.device, template=question.template, trust_remote_code=question.trust_remote_code)
+        pair = open_pair(question.base, question.tuned, how)
+        work = Work(question, tasks, pair, found, show)
+        partial = ended(lambda: measured(work), found)
+        both, tokens = (pair.base.record, pair.tuned.record), pair.parity
+        if pair.compared.why_not is not None:
+            tokens = replace(tokens, notes=[*tokens.notes, pair.compared.why_not])
+    return judged(question, both, tokens, found, time.perf_counter() - began, partial)
+
+
+def measured(work: Work) -> None:
+    """Stage after stage; of two models without a token in common the one that there is."""
+    for stage in STAGES if work.pair.compared.why_not is None else (stages.bytes_only, scores):
+        stage(work)
+
+
+def served(question: Question, sides: remote.Sides, found: Found, show: Show) -> None:
+    remote.measure(question, sides, found, show)
+    if results := elsewhere(question):
+        found.scores = assess(results, seed=question.seed)
+
+
+def ended(measure: Callable[[], None], found: Found) -> str | None:
+    """Measures, and says why not to the end; None if to the end.
+
+    Raises:
+        KeyboardInterrupt: before anything was found.
+    """
     try:
-        for stage in STAGES if pair.compared.why_not is None else (stages.bytes_only, scores):
-            stage(work)
+        measure()
     except EndedError as end:
-        partial = str(end)
+        return str(end)
     except KeyboardInterrupt:
         if not found.distributions and not found.scores:
             raise
-        partial = "stopped by Ctrl-C: what is missing was not measured"
-    return judged(question, pair, found, time.perf_counter() - began, partial)
+        return "stopped by Ctrl-C: what is missing was not measured"
+    return None
 
 
 def checked(question: Question) -> tuple[Task, ...]:
@@ -68,13 +97,14 @@ def checked(question: Question) -> tuple[Task, ...]:
     return tuple(asked(question))
 
 
-def judged(question: Question, pair: Pair, found: Found, seconds: float, partial: str | None) -> Audit:
+def judged(
+    question: Question, sides: tuple[Side, Side], parity: Parity, found: Found, seconds: float, partial: str | None
+) -> Audit:
     """The verdict and the gates on what was found."""
-    why_not = pair.compared.why_not
     made = Audit(
-        base=pair.base.record,
-        tuned=pair.tuned.record,
-        parity=replace(pair.parity, notes=[*pair.parity.notes, *([why_not] if why_not else [])]),
+        base=sides[0],
+        tuned=sides[1],
+        parity=parity,
         floor=found.floor,
         distributions=found.distributions,
         yardsticks=found.yardsticks,

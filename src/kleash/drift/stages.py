@@ -156,6 +156,13 @@ def own_words(work: Work) -> None:
     work.look(work.sampled(in_turn(builtin_texts()), SET_ID))
 
 
+def sampled_prompts(question: Question) -> tuple[str, list[Text]]:
+    """The user's own prompts, else the built-in set's, a domain after the other; as many as there are samples."""
+    source, prompts = task_prompts(question)
+    source, prompts = (source, prompts) if prompts else (SET_ID, in_turn(builtin_texts()))
+    return source, prompts[: question.effort.samples]
+
+
 def task_prompts(question: Question) -> tuple[str, list[Text]]:
     """Prompts of the user's own, and where they are from: of the texts, else of the task."""
     for source in (question.texts, *(task.file for task in question.tasks[:1])):

@@ -90,7 +90,8 @@ def forgetting(distributions: Sequence[Distribution], floor: Floor | None) -> st
     if on is None or on.forward is None:
         return None
     least = "at least " if on.kind == "lower bound" else ""
-    times = "" if floor is None or not floor.value else f", {on.forward.mean.value / floor.value:.3g} times the floor"
+    ratio = 0.0 if floor is None or not floor.value else on.forward.mean.value / floor.value
+    times = f", {ratio:.3g} times the floor" if 0 < ratio <= 1000 else ", over 1,000 times the floor" if ratio else ""
     return (
         f"The forward KL on the task's inputs is {least}{bounds(on.forward.mean)} nats per token{times}. RL's Razor "
         "(arXiv 2509.04259) predicts forgetting from this number alone, growing about as its square: of fine-tunes of "
@@ -173,7 +174,8 @@ def _verdict(drift: _Drift | None, scores: _Scores, why_not: str | None) -> tupl
     if scores.lost:
         return "improved at a price", f"gain on {_names(scores.gained)}, loss on {_names(scores.lost)}"
     if drift.high > LARGE:
-        return "improved at a price", f"gain on {_names(scores.gained)}, and the drift off the task may be large"
+        size = "is" if drift.low >= LARGE else "may be"
+        return "improved at a price", f"gain on {_names(scores.gained)}, and the drift off the task {size} large"
     return "improved, still itself", f"gain on {_names(scores.gained)}, small drift off the task, nothing lost"
 
 

@@ -97,7 +97,7 @@ def yardstick(audit: Audit) -> Iterator[Text]:
     if told:
         yield Text(f" yardstick   {'; '.join(told)}")
     if audit.forgetting:
-        yield Text(f" forgetting  {plain(audit.forgetting)}")
+        yield Text(f" forgetting  {plain(words.first_sentence(audit.forgetting))}")
 
 
 def moved(audit: Audit) -> Iterator[Text]:

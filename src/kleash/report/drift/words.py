@@ -1,6 +1,7 @@
 """How the numbers of an audit are written and named, the same wherever they are shown."""
 
 import math
+import re
 from typing import Literal
 
 from kleash.drift.records import Audit, Distribution, Interval, Kind, Score, Side, Tail, Verdict
@@ -105,6 +106,11 @@ def signed(value: float) -> str:
 
 def counted(number: int, name: str) -> str:
     return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
+def first_sentence(text: str) -> str:
+    """Up to a full stop with a capital after it; those of numbers and names are none."""
+    return re.split(r"(?<=\.) (?=[A-Z])", text, maxsplit=1)[0]
 
 
 def cut(text: str, most: int) -> str:
