@@ -9,7 +9,7 @@ CODE := src tests tools benchmarks examples
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test trl browser check lint docs site clean fixtures fixtures-check tiny tiny-report zoo \
+.PHONY: help demo test trl browser screenshots check lint docs site clean fixtures fixtures-check tiny tiny-report zoo \
 	bench bench-demo bench-trl bench-judge
 
 help:
@@ -46,6 +46,9 @@ browser: $(VENV)/.dev
 		{ apt-get update -qq && apt-get install -qqy --no-install-recommends chromium-headless-shell; } || \
 		{ echo "no Chromium here, and none to be had: install one, or name it in KLEASH_CHROMIUM"; exit 2; }
 	$(BIN)/python -m pytest tests/browser
+
+screenshots: $(VENV)/.dev
+	$(BIN)/python -m tools.screenshots
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check $(CODE)
