@@ -220,7 +220,7 @@ def test_seed_is_short_for_train_seed(kleash_, tmp_path, monkeypatch):
 
 
 def test_a_report_of_nothing(kleash_, tmp_path):
-    sentence(kleash_("report", tmp_path), FAILED, "events.jsonl")
+    sentence(kleash_("report", tmp_path), FAILED, "has no training log that kleash knows")
 
 
 def test_debug_shows_the_traceback(tmp_path, monkeypatch):

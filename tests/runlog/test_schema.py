@@ -29,6 +29,7 @@ from kleash.runlog import (
     last_of_each_step,
     to_json,
 )
+from kleash.runlog.findings import Finding, Found
 from kleash.runlog.judged import Judged
 from kleash.runlog.offline import OfflineEvaluation, OfflineStep
 from kleash.runlog.schema import EVENTS, ReferenceChange, Rollback
@@ -106,6 +107,28 @@ events = st.one_of(
     st.builds(Resume, step=counts, started=st.none() | texts),
     st.builds(Rollback, **fields_of(Rollback)),
     st.builds(Judged, **fields_of(Judged)),
+    st.builds(
+        Found,
+        step=counts,
+        action=texts,
+        finding=st.builds(
+            Finding,
+            rule=texts,
+            severity=st.sampled_from(["note", "warning", "alarm"]),
+            headline=texts,
+            what=texts,
+            alarm_step=counts,
+            since=counts,
+            within=st.none() | counts,
+            sure=st.sampled_from(["sure", "likely", "possible"]),
+            numbers=st.dictionaries(texts, st.floats(allow_nan=False, allow_infinity=False) | texts, max_size=3),
+            before=st.lists(texts, max_size=2),
+            after=st.lists(texts, max_size=2),
+            clean=st.none() | texts,
+            suspect=st.none() | texts,
+            do=st.lists(texts, max_size=2),
+        ),
+    ),
     st.builds(ReferenceChange, step=counts, kind=texts, fingerprint=objects),
     st.builds(RunEnd, reason=texts, step=counts),
     st.builds(
@@ -150,7 +173,7 @@ def test_round_trip(event: Event):
 
 
 def test_every_kind_of_event_is_tried():
-    ended = {Judged, Rollback, ReferenceChange, RunEnd, *OFFLINE}
+    ended = {Found, Judged, Rollback, ReferenceChange, RunEnd, *OFFLINE}
     assert set(EVENTS.values()) == {RunStart, Step, Evaluation, Checkpoint, Notice, Resume, Sample} | ended
 
 
