@@ -202,7 +202,9 @@ def _piece(z: Tensor, y: Tensor, targets: Tensor, room: list[Tensor]) -> list[Te
     lost, new = _beyond(z, shared), _beyond(y, shared)
     base, tuned = _Soft.of(z[:, :shared], e), _Soft.of(y[:, :shared], f)
     logps = [side.logp(targets) for side in (base, tuned)]
-    rank = 1 + torch.count_nonzero(tuned.z > tuned.z.gather(-1, targets[:, None]), -1)
+    # counted in floats that are there: a tile of new integers each time leaves holes that the heap cannot fill again
+    above = torch.gt(tuned.z, tuned.z.gather(-1, targets[:, None]), out=scratch)
+    rank = 1 + above.sum(-1).long()
     entropies = [side.entropy(scratch) for side in (base, tuned)]
     radius = _flip_radius(base)
     divergent = _divergences(base, tuned, scratch)
