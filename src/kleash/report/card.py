@@ -82,7 +82,7 @@ def _measured(events: Sequence[Any], step: int) -> list[tuple[str, str]]:
 
 
 def _offline(first: OfflineEvaluation | None, last: OfflineEvaluation) -> list[tuple[str, str]]:
-    where = "held-out" if last.held_out else "training"
+    where = "held-out" if getattr(last, "held_out", True) else "training"  # only pairs say which
     return [
         (f"{where} {name}", _change(first, last, name))
         for name in ("loss", "accuracy")
