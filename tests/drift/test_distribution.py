@@ -127,6 +127,25 @@ def test_what_is_not_finite_is_counted_and_left_out() -> None:
     assert none.non_finite == 2400 and none.domains == []
 
 
+def test_a_token_without_a_distribution_is_neither_a_flip_nor_of_rank_0() -> None:
+    """As `kleash.kl.audit` gives them: not the same likeliest token, rank 0, all else NaN."""
+    rows = [3, 700]
+    given = table(KL, OWNERS)
+    changes: dict[str, np.ndarray] = {}
+    for name, value in (("confidence", math.nan), ("forward", math.nan), ("same_top1", False), ("rank", 0)):
+        column = getattr(given, name).copy()
+        column[rows] = value
+        changes[name] = column
+    found = distribution(dataclasses.replace(given, **changes), name="off task", source="x")  # type: ignore[arg-type]
+    position = np.delete(np.arange(len(KL)) % 20, rows)
+    assert found.flips == int((position % 5 == 0).sum())
+    assert found.same_top1 is not None and found.same_top1.n == 2398 and found.rank is not None
+    assert found.same_top1.value == pytest.approx(float((position % 5 != 0).mean()), rel=EXACT)
+    assert found.rank.value == pytest.approx(float((position + 1).mean()), rel=EXACT)
+    shown = [token for passage in found.passages for token in passage.tokens if token.forward is None]
+    assert not any(token.flipped for token in shown)
+
+
 def test_nothing_to_compare() -> None:
     with pytest.raises(RunError, match=r"there is no token to compare on in off task \(x\)"):
         distribution(table(KL[:0], ()), name="off task", source="x")

@@ -53,7 +53,8 @@ def distribution(
     def mean(values: NDArray[np.generic] | None, positive: bool = True) -> Interval | None:
         return None if values is None else _measured(statistics.mean(values, doc, positive=positive, seed=seed))
 
-    agree = table.same_top1
+    whole = table.whole
+    agree = None if table.same_top1 is None or not whole.any() else table.same_top1[whole]
     return Distribution(
         name=name,
         source=source,
@@ -68,10 +69,10 @@ def distribution(
         by_document=by_document(table, reverse if author == "tuned" else forward),
         jensen_shannon=mean(table.jensen_shannon),
         delta=mean(table.delta, False),
-        same_top1=None if agree is None else statistics.proportion(agree, doc, seed=seed),
+        same_top1=None if agree is None else statistics.proportion(agree, doc[whole], seed=seed),
         flips=None if agree is None else int((~agree).sum()),
         sure_flips=None if table.sure_flip is None else int(table.sure_flip.sum()),
-        rank=mean(table.rank),
+        rank=mean(None if table.rank is None else np.where(whole, table.rank, np.nan)),
         entropy_base=mean(table.entropy_base),
         entropy_tuned=mean(table.entropy_tuned),
         new_mass=None if new is None or not np.isfinite(new).any() else float(np.nanmean(new)),

@@ -73,7 +73,7 @@ def _largest(values: NDArray[np.float64]) -> NDArray[np.int64]:
 def _token(table: TokenTable, row: int) -> Token:
     forward = None if table.forward is None else _number(table.forward[row])
     piece = table.documents[table.document[row]].pieces[table.position[row]]
-    flipped = table.same_top1 is not None and not table.same_top1[row]
+    flipped = table.same_top1 is not None and bool(table.whole[row]) and not table.same_top1[row]
     return Token(text=piece, forward=forward, delta=_number(table.delta[row]), flipped=flipped)
 
 

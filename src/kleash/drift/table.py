@@ -119,6 +119,11 @@ class TokenTable:
         return int(bad.sum())
 
     @property
+    def whole(self) -> Flags:
+        """Tokens of which both have a distribution: without one (a NaN among the logits) none is the likeliest."""
+        return np.ones(len(self), bool) if self.confidence is None else np.isfinite(self.confidence)
+
+    @property
     def cut(self) -> int:
         """Documents that were longer than the context."""
         return sum(document.cut > 0 for document in self.documents)
