@@ -31,13 +31,16 @@ def off(low: float, high: float, **changes: object) -> Distribution:
 
 def score(name: str, role: str, outcome: Outcome, low: float, high: float, family: str | None = None) -> Score:
     value = (low + high) / 2
-    fields = {"source": "x", "base": 0.4, "tuned": 0.4 + value, "change": interval(low, high)}
+    fields = {"source": "x", "base": 0.4, "tuned": 0.4 + value, "change": interval(low, high), "could_lose": True}
     return Score(name=name, role=role, outcome=outcome, family=family, **fields)  # type: ignore[arg-type]
 
 
 GAIN = score("polite", "task", "gained", 0.3, 0.4)
 NO_GAIN = score("polite", "task", "no gain", -0.05, 0.05)
 UNCLEAR = score("polite", "task", "unclear", -0.1, 0.3)
+#: Of tasks of which none is named as what it was trained for.
+ANY_UNCLEAR = score("json", "other", "unclear", -0.1, 0.3)
+ANY_NO_GAIN = score("sums", "other", "no gain", -0.05, 0.05)
 SIBLING = score("formal", "sibling", "no gain", -0.04, 0.06)
 SIBLING_TOO = score("formal", "sibling", "gained", 0.1, 0.2)
 SIBLING_UNCLEAR = score("formal", "sibling", "unclear", -0.1, 0.3)
@@ -68,6 +71,10 @@ SMALL, MIDDLE, STRADDLES, BIG = (0.008, 0.012), (0.025, 0.04), (0.04, 0.06), (0.
         (BIG, [GAIN, SIBLING, SIBLING_TOO], "improved at a price"),
         (MIDDLE, [NO_GAIN], "drifted for nothing"),
         (BIG, [NO_GAIN, SIBLING], "drifted for nothing"),
+        (SMALL, [ANY_UNCLEAR, ANY_NO_GAIN], "unchanged"),
+        (MIDDLE, [ANY_UNCLEAR, ANY_NO_GAIN], "insufficient evidence"),
+        (MIDDLE, [ANY_NO_GAIN], "drifted for nothing"),
+        (BIG, [ANY_UNCLEAR, LOSS], "damaged"),
         (BIG, [NO_GAIN, LOSS], "damaged"),
         (SMALL, [NO_GAIN, LOSS], "damaged"),
         (BIG, [UNCLEAR, LOSS], "damaged"),
@@ -112,17 +119,33 @@ def test_a_gain_elsewhere_is_not_what_it_was_trained_for() -> None:
 def test_conditions_are_quoted_with_their_numbers() -> None:
     found = judge([off(0.081, 0.109)], [GAIN, SIBLING, LOSS], FLOOR)
     assert [(one.text, one.met) for one in found.conditions] == [
-        ("off-task drift known: 0.095 [0.081, 0.109]", True),
+        ("off-task drift known: KL(base‖tuned) 0.095 [0.081, 0.109] nats/token", True),
         ("drift above the noise floor: upper bound 0.109, 2 × floor is 0.002", True),
         ("noticeable: lower bound 0.081, at least 0.02", True),
         ("small: upper bound 0.109, at most 0.05", False),
         ("large: lower bound 0.081, at least 0.05", True),
         ("the task gained: polite +0.35 [+0.30, +0.40]", True),
         ("no sibling of polite gained: formal +0.01 [-0.04, +0.06] no gain", True),
-        ("nothing lost: arithmetic -0.13 [-0.19, -0.07]", False),
+        ("nothing surely lost: arithmetic -0.13 [-0.19, -0.07]", False),
+        ("a loss could be seen: 1 of 1 other tasks could show a loss", True),
     ]
     assert found.losses == ["arithmetic -0.13 [-0.19, -0.07]"]
     assert found.because == "large drift off the task, gain on polite, none on its siblings"
+
+
+def test_a_loss_that_could_not_be_seen_is_said() -> None:
+    """Of a base that can do next to nothing, "nothing lost" says nothing: how many tasks could tell is beside it."""
+    floored = replace(ANY_UNCLEAR, name="json", could_lose=False)
+    gained = replace(SIBLING_TOO, name="copy", role="other", could_lose=False)  # is none that it may have lost
+    found = judge([off(*BIG)], [GAIN, floored, ANY_NO_GAIN, gained], FLOOR)
+    assert found.verdict == "improved at a price"
+    assert found.because.endswith("is large; 1 of 2 other tasks could show a loss")
+    assert (found.conditions[-2].text, found.conditions[-2].met) == ("nothing surely lost", True)
+    assert found.conditions[-1].met is False and "1 of 2 other tasks" in found.conditions[-1].text
+    alone = judge([off(*STRADDLES)], [GAIN, SIBLING], FLOOR)
+    assert alone.because.endswith("may be large; no other task was scored") and alone.conditions[-1].met is None
+    older = judge([off(*BIG)], [GAIN, replace(floored, could_lose=None)], FLOOR)
+    assert "could be seen" not in older.because + older.conditions[-1].text, "a report of an earlier kleash"
 
 
 def test_without_a_drift_there_is_no_verdict() -> None:
@@ -177,7 +200,7 @@ TUNES = {
 }
 
 
-def along(a: float, tune: tuple[float, float, float, float]) -> Verdict:
+def along(a: float, tune: tuple[float, float, float, float], half: float = 0.08, named: bool = True) -> Verdict:
     """Drift ∝ a², gains that saturate, a loss ∝ a²; intervals as wide as an audit's are, outcomes by their rule."""
     kl, gain, sibling, loss = tune
     mean = kl * a * a
@@ -187,9 +210,9 @@ def along(a: float, tune: tuple[float, float, float, float]) -> Verdict:
         ("sibling", "sibling", sibling * math.tanh(2 * a)),
         ("other", "other", -loss * min(a * a, 1)),
     ):
-        low, high = change - 0.08, change + 0.08
+        low, high = change - half, change + half
         outcome = "gained" if low > 0 else "LOST" if high < 0 else "no gain" if high < 0.1 else "unclear"
-        scores.append(score(name, role, outcome, low, high))
+        scores.append(score(name, role if named else "other", outcome, low, high))
     return judge([off(0.87 * mean, 1.16 * mean)], scores, FLOOR).verdict
 
 
@@ -209,6 +232,15 @@ def test_verdicts_do_not_flicker(name: str) -> None:
         "rounded": "drifted for nothing",
     }
     assert runs[-1] == last[name], runs
+
+
+@pytest.mark.parametrize("half", [0.08, 0.12])
+@pytest.mark.parametrize("name", TUNES)
+def test_nor_where_no_task_is_named(name: str, half: float) -> None:
+    """half: the intervals' half width; with the wider one a task that did not change is unclear."""
+    path = [along(float(a), TUNES[name], half, named=False) for a in np.linspace(0, 1.5, 301)]
+    runs = [verdict for verdict, _ in groupby(path)]
+    assert runs[0] == "unchanged" and len(runs) == len(set(runs)), runs
 
 
 def test_thresholds_are_in_order() -> None:

@@ -203,8 +203,8 @@ class Pair:
 class Score:
     """One task, both sides on the same items. role: "task" (what was trained for), "sibling" of it, or "other".
 
-    change: tuned − base, paired by item; of all that are not "task" the intervals hold together. outcome: "gained",
-    "LOST", "no gain", or "unclear" (too few items to tell). family: tasks of one family are each other's siblings.
+    change: tuned − base, paired by item; of all that are not "task" the intervals hold together. "unclear": too few
+    items to tell. family: its tasks are siblings. could_lose: whether the least score on every item would be "LOST".
     """
 
     name: str
@@ -215,6 +215,7 @@ class Score:
     change: Interval
     outcome: Outcome
     family: str | None = None
+    could_lose: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

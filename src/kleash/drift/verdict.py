@@ -36,12 +36,16 @@ class _Drift:
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """aims: what was trained for; without it, whatever gained. mates: siblings, for each aim that gained."""
+    """aims: what was trained for; without it, all. mates: siblings, for each aim that gained.
+
+    others: tasks that it was not trained for and that did not gain: what it may have lost.
+    """
 
     aims: list[Score]
     gained: list[Score]
     lost: list[Score]
     mates: list[list[Score]]
+    others: list[Score]
     named: bool
 
     @property
@@ -51,7 +55,15 @@ class _Scores:
 
     @property
     def unclear(self) -> bool:
-        return self.named and not self.gained and any(aim.outcome == "unclear" for aim in self.aims)
+        return not self.gained and any(aim.outcome == "unclear" for aim in self.aims)
+
+    @property
+    def losable(self) -> str | None:
+        """In how many of the others a loss could be seen, in words; None where that is not known."""
+        if not self.others or any(score.could_lose is None for score in self.others):
+            return None if self.others else "no other task was scored"
+        seen = sum(bool(score.could_lose) for score in self.others)
+        return f"{seen} of {len(self.others)} other tasks could show a loss"
 
     @property
     def outweighed(self) -> bool:
@@ -114,7 +126,8 @@ def _drift(off: Distribution | None, floor: Floor | None) -> tuple[_Drift | None
         return None, f"the off-task drift has no interval: {mean.warning}"
     high = math.inf if off.kind == "lower bound" else mean.high
     least = "at least " if off.kind == "lower bound" else ""
-    return _Drift(mean.low, high, None if floor is None else floor.value, least + bounds(mean)), None
+    said = f"KL(base‖tuned) {least}{bounds(mean)} nats/token"
+    return _Drift(mean.low, high, None if floor is None else floor.value, said), None
 
 
 def _sorted(scores: Sequence[Score]) -> _Scores:
@@ -126,6 +139,7 @@ def _sorted(scores: Sequence[Score]) -> _Scores:
         gained=gained,
         lost=[score for score in scores if score.outcome == "LOST"],
         mates=[_mates(one, scores) for one in gained],
+        others=[score for score in scores if score.role == "other" and score.outcome != "gained"],
         named=named,
     )
 
@@ -159,7 +173,7 @@ def _verdict(drift: _Drift | None, scores: _Scores, why_not: str | None) -> tupl
         return "insufficient evidence", "it moved, and no task was scored"
     if drift.wide:
         return "insufficient evidence", "the interval of the drift reaches from small to large; measure more texts"
-    if scores.unclear and not scores.lost:
+    if scores.unclear and scores.named and not scores.lost:
         return "insufficient evidence", "too few items to tell whether the task gained"
     if drift.low >= LARGE and scores.narrow:
         return "party trick", f"large drift off the task, gain on {_names(scores.gained)}, none on its siblings"
@@ -168,6 +182,11 @@ def _verdict(drift: _Drift | None, scores: _Scores, why_not: str | None) -> tupl
         less = "more than it gained" if scores.gained else f"and gained nothing{aim}"
         return "damaged", f"it lost {_names(scores.lost)}, {less}"
     if not scores.gained:
+        if drift.low >= NOTICEABLE and scores.unclear:
+            return (
+                "insufficient evidence",
+                "it moved; nothing says what it was tuned for, and too few items what gained",
+            )
         if drift.low >= NOTICEABLE:
             return "drifted for nothing", "it moved off the task, and nothing that was scored gained"
         return "unchanged", "a small drift, and no score that changed for sure"
@@ -175,8 +194,9 @@ def _verdict(drift: _Drift | None, scores: _Scores, why_not: str | None) -> tupl
         return "improved at a price", f"gain on {_names(scores.gained)}, loss on {_names(scores.lost)}"
     if drift.high > LARGE:
         size = "is" if drift.low >= LARGE else "may be"
-        return "improved at a price", f"gain on {_names(scores.gained)}, and the drift off the task {size} large"
-    return "improved, still itself", f"gain on {_names(scores.gained)}, small drift off the task, nothing lost"
+        seen = f"; {scores.losable}" if scores.losable else ""
+        return "improved at a price", f"gain on {_names(scores.gained)}, and the drift off the task {size} large{seen}"
+    return "improved, still itself", f"gain on {_names(scores.gained)}, small drift off the task, nothing surely lost"
 
 
 def _conditions(drift: _Drift | None, scores: _Scores, why_not: str | None) -> list[Condition]:
@@ -192,8 +212,16 @@ def _conditions(drift: _Drift | None, scores: _Scores, why_not: str | None) -> l
         text = ", ".join(f"{mate.name} {signed(mate.change)} {mate.outcome}" for mate in mates)
         found.append(Condition(text=f"no sibling of {one.name} gained: {text or 'none was scored'}", met=_alone(mates)))
     lost = ", ".join(f"{one.name} {signed(one.change)}" for one in scores.lost)
-    found.append(Condition(text=f"nothing lost{': ' if lost else ''}{lost}", met=not lost if scores.aims else None))
-    return found
+    text = f"nothing surely lost{': ' if lost else ''}{lost}"
+    return [*found, Condition(text=text, met=not lost if scores.aims else None), *_losable(scores)]
+
+
+def _losable(scores: _Scores) -> list[Condition]:
+    """Whether a loss could be seen at all: at the least score, or with few items, none can."""
+    if not scores.aims or scores.losable is None:
+        return []
+    all_of_them = all(score.could_lose for score in scores.others) if scores.others else None
+    return [Condition(text=f"a loss could be seen: {scores.losable}", met=all_of_them)]
 
 
 def _floor_condition(drift: _Drift) -> Condition:

@@ -35,6 +35,23 @@ def test_outcomes() -> None:
     assert [one.role for one in found] == ["task", "other", "other"] and found[0].family == "f"
 
 
+def test_where_a_loss_could_be_seen() -> None:
+    """Not where the base has next to nothing to lose, nor with few items; by Newcombe's bound below, done by hand.
+
+    Of 80 items 5 right and then none: p = 1/16, Wilson's lower bound at z = 1.96 is 0.0270, the upper one of 0 of 80 is
+    0.0458; phi is 0, so the change is below −1/16 + √((1/16 − 0.0270)² + 0.0458²) = −0.0045.
+    """
+    few, one = ([1.0] * n + [0.0] * (80 - n) for n in (5, 1))
+    for role, base, told in (("task", few, True), ("task", one, False), ("task", NONE, False), ("task", HALF, True)):
+        [found] = assess([result("x", base, base, role)])  # type: ignore[arg-type]
+        assert found.could_lose is told, (base, told)
+    assert assess([result("x", HALF[:24], HALF[:24])])[0].could_lose is False
+    [ranging] = assess([result("x", [0.5, 0.7] * 40, [-1.0] + [0.6] * 79)])
+    assert ranging.could_lose is True
+    [bottom] = assess([result("x", [-1.0] * 80, [0.9, 1.0] * 40)])
+    assert bottom.could_lose is False
+
+
 def interval(low: float | None, high: float | None) -> Interval:
     return Interval(value=0.0, low=low, high=high, n=80, clusters=80)
 

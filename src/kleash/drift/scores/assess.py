@@ -25,6 +25,11 @@ class _Judged:
         seen = [*self.base, *self.tuned]
         return 1.0 if min(seen) >= 0 and max(seen) <= 1 else max(seen) - min(seen)
 
+    @property
+    def least(self) -> float:
+        """The lowest score: 0, or the lowest seen where some are below it."""
+        return min(0.0, *self.base, *self.tuned)
+
 
 def assess(results: Sequence[Result], *, seed: int = 0) -> list[Score]:
     """Each task's change with its interval and its outcome.
@@ -41,11 +46,7 @@ def assess(results: Sequence[Result], *, seed: int = 0) -> list[Score]:
         raise UsageError(f"two tasks are called {twice}; give one of them another name")
     judged = [_both(result) for result in results]
     others = max(1, sum(one.result.role != "task" for one in judged))
-    changes = [
-        change(one.base, one.tuned, alpha=0.05 if one.result.role == "task" else 0.05 / others, seed=seed)
-        for one in judged
-    ]
-    return [_score(one, found) for one, found in zip(judged, changes, strict=True)]
+    return [_score(one, 0.05 if one.result.role == "task" else 0.05 / others, seed) for one in judged]
 
 
 def outcome(found: Interval, worth: float) -> Outcome:
@@ -66,7 +67,10 @@ def _both(result: Result) -> _Judged:
     return _Judged(result, [b for b, _ in pairs], [t for _, t in pairs])
 
 
-def _score(one: _Judged, found: Interval) -> Score:
+def _score(one: _Judged, alpha: float, seed: int) -> Score:
+    found = change(one.base, one.tuned, alpha=alpha, seed=seed)
+    worst = change(one.base, [one.least] * len(one.base), alpha=alpha, seed=seed)
+    worth = WORTH_HAVING * one.range
     return Score(
         name=one.result.name,
         role=one.result.role,
@@ -74,6 +78,7 @@ def _score(one: _Judged, found: Interval) -> Score:
         base=fmean(one.base),
         tuned=fmean(one.tuned),
         change=found,
-        outcome=outcome(found, WORTH_HAVING * one.range),
+        outcome=outcome(found, worth),
         family=one.result.family,
+        could_lose=outcome(worst, worth) == "LOST",
     )
