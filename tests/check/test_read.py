@@ -9,6 +9,7 @@ from tests.tolerances import LOOP
 from tools.make_check_doc import PAGE, render
 from typer.testing import CliRunner
 
+from kleash.algorithms import ALGORITHMS
 from kleash.check import check
 from kleash.check.libraries.kleash import DEFAULT_BETA, DEFAULT_BETA_IN_DEVIATIONS, DEFAULT_TARGET
 from kleash.check.libraries.shared import steps_to_tenfold
@@ -16,6 +17,7 @@ from kleash.check.traps import TRAPS
 from kleash.check.words import failed, text, told
 from kleash.errors import UsageError
 from kleash.training import kl_config
+from kleash.training.toml import load_config
 
 SCRIPT = """
 from trl import GRPOConfig, GRPOTrainer
@@ -112,6 +114,54 @@ def test_our_own_algorithms_that_divide_by_the_spread(tmp_path: Path) -> None:
     assert charge.spread and charge.beta == DEFAULT_BETA_IN_DEVIATIONS
     (charge,) = check(tmp_path / "run.toml", ["algorithm.std=none"])[0].charges
     assert not charge.spread and charge.beta == DEFAULT_BETA
+
+
+@pytest.mark.parametrize("more", ["", "[kl]\nbeta = 0.1\n", '[kl]\ntarget = "4 nats/sequence"\n'])
+@pytest.mark.parametrize("kind", ALGORITHMS)
+def test_our_own_leash_is_the_trainer_s(tmp_path: Path, kind: str, more: str) -> None:
+    """Penalty, first beta and target of every algorithm, with and without a [kl], as the trainer resolves them."""
+    body = f'out = "o"\nrewards = [{{ use = "vader" }}]\n{more}[model]\npolicy = "kleash:tiny"\n'
+    (tmp_path / "run.toml").write_text(f'{body}[data]\nprompts = "p.txt"\n[algorithm]\nkind = "{kind}"\n')
+    kl, (one,) = load_config(tmp_path / "run.toml", []).kl, check(tmp_path / "run.toml")
+    if kl.penalty.kind == "none":
+        assert one.off and not one.charges
+        return
+    (charge,) = one.charges
+    where = {"in_reward": "reward", "in_preference": "preference", "exact": "loss"}[kl.penalty.kind]
+    aim = kl.target_at(0)
+    assert (charge.where, charge.beta) == (where, kl.first_beta)
+    assert charge.target == (None if aim is None else aim.value)
+    assert charge.unit == ("nats/sequence" if aim is None else aim.unit)  # kleash logs its KL whatever is held
+
+
+def test_what_bends_our_own_gradient_is_said(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('out = "o"\n[algorithm]\nkind = "gspo"\n')
+    as_it_is = check(tmp_path / "run.toml")[0].charges[0].gradient
+    plain = check(tmp_path / "run.toml", ["algorithm.std=none", "algorithm.length=constant"])[0].charges[0].gradient
+    assert as_it_is.startswith("near ") and plain == "the reverse KL of the whole sequence"
+
+
+def test_a_controller_s_numbers_that_are_decided_elsewhere(tmp_path: Path) -> None:
+    line = "python -m verl.trainer.main_ppo algorithm.use_kl_in_reward=True algorithm.kl_ctrl.type=adaptive "
+    held = "algorithm.kl_ctrl."
+    for settings in (f"{held}target_kl=$T", f"{held}target_kl=0 {held}kl_coef=$B", f"{held}horizon=$H {held}kl_coef=0"):
+        (tmp_path / "run.sh").write_text(line + settings + "\n")
+        (one,) = check(tmp_path / "run.sh")
+        assert "None" not in text(one, None)
+    assert one.traps[-1].here == "beta 0, target 0.1, horizon not told by the file"
+
+
+def test_verl_s_whitening_has_no_switch(tmp_path: Path) -> None:
+    """norm_adv_by_std_in_grpo is GRPO's alone; REINFORCE++-baseline takes off a mean with the sample in it."""
+    line = "python -m verl.trainer.main_ppo actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.rollout.n=4 "
+    for advantage, spread, group in (
+        ("grpo", False, 4), ("gae", True, None), ("reinforce_plus_plus", True, None),
+        ("reinforce_plus_plus_baseline", True, 4),
+    ):  # fmt: skip
+        more = f"algorithm.adv_estimator={advantage} algorithm.norm_adv_by_std_in_grpo=False\n"
+        (tmp_path / "run.sh").write_text(line + more)
+        (charge,) = check(tmp_path / "run.sh")[0].charges
+        assert (charge.spread, charge.group) == (spread, group), advantage
 
 
 def test_ziegler_s_law_at_verl_s_defaults() -> None:

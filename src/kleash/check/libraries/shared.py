@@ -26,7 +26,8 @@ def ziegler_traps(
 ) -> list[Found]:
     """Traps of the law β ← β·(1 + clip(KL/target − 1, ±0.2)·batch/horizon)."""
     if beta == 0 or (target is not None and target <= 0) or (horizon is not None and horizon <= 0):
-        return [Found(name="adaptive-stuck", here=f"beta {beta:g}, target {target:g}, horizon {horizon:g}")]
+        told = ("not told by the file" if n is None else f"{n:g}" for n in (beta, target, horizon))
+        return [Found(name="adaptive-stuck", here="beta {}, target {}, horizon {}".format(*told))]
     if horizon is None or batch is None:
         return []
     if batch > 5 * horizon:

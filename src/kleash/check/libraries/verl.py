@@ -10,7 +10,9 @@ _ACTOR = "actor_rollout_ref.actor"
 _CONTROL = "algorithm.kl_ctrl"
 #: Advantages that are divided by a spread; those of a group, whose mean holds the sample itself.
 _SPREAD = ("gae", "grpo", "grpo_vectorized", "gdpo", "reinforce_plus_plus", "reinforce_plus_plus_baseline")
-_OWN_MEAN = ("grpo", "grpo_vectorized", "gdpo")
+_OWN_MEAN = ("grpo", "grpo_vectorized", "gdpo", "reinforce_plus_plus_baseline")
+#: The others are whitened whatever norm_adv_by_std_in_grpo says.
+_SWITCHED = ("grpo", "grpo_vectorized", "gdpo")
 
 
 def verl(given: Given, tokens: Number | None) -> Checked:
@@ -79,7 +81,8 @@ def _reward(given: Given) -> tuple[Charge, list[Found]]:
         rows = (given.number("data.train_batch_size", 1024) or 1024) * (
             given.number("actor_rollout_ref.rollout.n", 1) or 1
         )
-        traps += [Found(name="controller-lost"), Found(name="target-per-token", here=f"{target:g} nats/token")]
+        told = "" if target is None else f"{target:g} nats/token"
+        traps += [Found(name="controller-lost"), Found(name="target-per-token", here=told)]
         traps += ziegler_traps(beta, target, given.number(f"{_CONTROL}.horizon", 10000), rows)
     return charge, traps
 
@@ -87,7 +90,8 @@ def _reward(given: Given) -> tuple[Charge, list[Found]]:
 def _loss(given: Given) -> tuple[Charge, list[Found]]:
     estimator, straight = _type(given, f"{_ACTOR}.kl_loss_type", "low_var_kl")
     advantage = given.word("algorithm.adv_estimator", "gae")
-    spread = advantage in _SPREAD and given.switch("algorithm.norm_adv_by_std_in_grpo", True)
+    kept = advantage in _SWITCHED and not given.switch("algorithm.norm_adv_by_std_in_grpo", True)
+    spread = advantage in _SPREAD and not kept
     samples = given.number("actor_rollout_ref.rollout.n", 1)
     known = estimator in gradients.IN_LOSS
     charge = Charge(
