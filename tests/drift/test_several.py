@@ -3,28 +3,36 @@
 from pathlib import Path
 
 import pytest
+from tests.models.test_runs import run
 from tests.report.test_drift_ranking import curve, ranks, standing
 
+from kleash.cli import auditing
 from kleash.drift.question import Effort, Question
 from kleash.drift.several import along, chosen, course, folders, nearer
 from kleash.errors import UsageError
 
 
-def run(folder: Path, *steps: int, trl: bool = False, model: bool = False) -> Path:
-    for step in steps:
-        (folder / (f"checkpoint-{step}" if trl else f"checkpoints/step-{step:06d}")).mkdir(parents=True)
-    if model:
-        (folder / "config.json").write_text("{}")
-    return folder
-
-
-def test_of_a_run_the_best_checkpoint_or_the_last(tmp_path: Path) -> None:
+def test_a_run_is_taken_in_the_precision_that_is_asked_for(tmp_path: Path) -> None:
     ours = run(tmp_path / "x", 20, 40)
     assert chosen(str(ours)) == str(ours / "checkpoints" / "step-000040")
-    (ours / "best").symlink_to("checkpoints/step-000020", target_is_directory=True)
-    assert chosen(str(ours)) == str(ours / "best")
-    assert chosen("kleash:tiny") == "kleash:tiny"
-    assert chosen(str(ours / "best")) == str(ours / "best")
+    assert chosen(f"{ours}@bfloat16") == f"{ours}/checkpoints/step-000040@bfloat16"
+    assert chosen("kleash:tiny@4bit") == "kleash:tiny@4bit"
+
+
+def test_base_may_be_a_run_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = run(tmp_path / "sft", 30), run(tmp_path / "rl", 50)
+    asked: list[Question] = []
+
+    def audited(question: Question) -> None:
+        asked.append(question)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(auditing, "audited", audited)
+    with pytest.raises(KeyboardInterrupt):
+        question = Question(base=str(before), tuned="", effort=Effort())
+        auditing.run(question, [str(after)], out=tmp_path, curve=False, as_json=True)
+    ends = ("sft/checkpoints/step-000030", "rl/checkpoints/step-000050")
+    assert asked[0].base.endswith(ends[0]) and asked[0].tuned.endswith(ends[1])
 
 
 def test_a_course_is_all_checkpoints_of_either_trainer(tmp_path: Path) -> None:

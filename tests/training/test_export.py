@@ -13,9 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kleash.errors import RunError, UsageError
 from kleash.models import export as writing
+from kleash.models.runs import model_of
 from kleash.report.card import card
 from kleash.training.api import start
-from kleash.training.export import Origin, export, model_of, push
+from kleash.training.export import Origin, export, push
 from kleash.training.toml import parse_config
 
 

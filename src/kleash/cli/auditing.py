@@ -32,6 +32,7 @@ def limits(max_kl: Given, max_p99: Given, min_top1: Given) -> dict[str, dict[str
 def run(question: Question, tuned: Sequence[str], *, out: Path, curve: bool, as_json: bool) -> None:
     """Exits with the worst code of all audits; 130 where Ctrl-C ended them early."""
     console = Console(soft_wrap=True, highlight=False)
+    question = replace(question, base=several.chosen(question.base))
     names = [several.chosen(name) for name in tuned]
     places = [out] if len(names) == 1 else [out / folder for folder in several.folders(names)]
     audits: list[Audit] = []

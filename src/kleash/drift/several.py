@@ -3,22 +3,19 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from kleash.drift.hint import LEAST_GAIN, MOST_KL
 from kleash.drift.question import Question
 from kleash.drift.records import Ranking, Standing
-from kleash.drift.sources import checkpoints
+from kleash.drift.sources import split_name
 from kleash.errors import UsageError
+from kleash.models.runs import checkpoints, model_of
 
 
 def chosen(name: str) -> str:
-    """The model that is audited: of a run its best checkpoint, the last where it has none."""
-    several = checkpoints(name)
-    best = Path(name).expanduser() / "best"
-    if len(several) > 1 or several[0].name != name:
-        return str(best) if best.is_dir() else several[-1].name
-    return name
+    """The model that is audited: of a run the one that `model_of` takes, in the precision that is asked for."""
+    stem, word = split_name(name)
+    return model_of(stem) if word is None else f"{model_of(stem)}@{word}"
 
 
 def course(name: str) -> list[str]:

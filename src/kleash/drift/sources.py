@@ -1,6 +1,5 @@
 """Which two models: from names as a person writes them to a pair that is loaded, checked and ready to be measured."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from kleash.models.fingerprint import fingerprint
 from kleash.models.load import pick_device
 from kleash.models.opened import BITS, Opened, Opening, open_model, with_adapter, without_adapter
 from kleash.models.policy import Policy
+from kleash.models.runs import Checkpoint, checkpoints, step_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -35,14 +35,6 @@ class Asked:
     device: str = "auto"
     template: Template = "tuned"
     trust_remote_code: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """One of a run's checkpoints: the name to open it by, and its step; None for a model that is no checkpoint."""
-
-    name: str
-    step: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,20 +119,6 @@ def open_one(name: str, asked: Asked | None = None) -> Model:
     return described(name, _open(name, pick_device(asked.device), asked))
 
 
-def checkpoints(name: str, *, inside: bool = False) -> list[Checkpoint]:
-    """All checkpoints of a run directory of kleash's or of TRL's, in their order; of anything else, that itself.
-
-    A directory that is a model too (TRL saves the last one there) is that model, or with `inside` its checkpoints.
-    """
-    path = Path(name).expanduser()
-    for pattern in ("checkpoints/step-*", "checkpoint-*"):
-        found = [(int(match[1]), p) for p in path.glob(pattern) if (match := re.search(r"-(\d+)$", p.name))]
-        model = (path / "config.json").is_file() or (path / "adapter_config.json").is_file()
-        if found and (inside or not model):
-            return [Checkpoint(name=str(p), step=step) for step, p in sorted(found)]
-    return [Checkpoint(name=name, step=_step_of(name))]
-
-
 def split_name(name: str) -> tuple[str, str | None]:
     """ "kleash:tiny@bfloat16" → ("kleash:tiny", "bfloat16"): what stands after @ if it is a precision or a rounding."""
     stem, _, word = name.rpartition("@")
@@ -159,7 +137,7 @@ def _opening(word: str | None, device: torch.device, asked: Asked) -> Opening:
 def _open(name: str, device: torch.device, asked: Asked) -> Opened:
     stem, word = split_name(name)
     several = checkpoints(stem)
-    if several != [Checkpoint(name=stem, step=_step_of(stem))]:
+    if several != [Checkpoint(name=stem, step=step_of(stem))]:
         steps = ", ".join(str(one.step) for one in several)
         raise UsageError(f"{stem} is a run with checkpoints of the steps {steps}; name one, as {several[-1].name}")
     refuse_shards(Path(stem).expanduser())
@@ -207,18 +185,13 @@ def _own(recorded: Path) -> bool:
     return recorded.parts[-3:] == ("kleash", "assets", "tiny") or recorded.name.startswith("smollm2-")
 
 
-def _step_of(name: str) -> int | None:
-    match = re.search(r"(?:@step-|/step-0*|/checkpoint-)(\d+)/?$", name)
-    return None if match is None else int(match[1])
-
-
 def described(name: str, opened: Opened) -> Model:
     """An open model with what a report says of it, its fingerprint above all."""
     policy, loaded = opened.policy, opened.loaded
     on = opened.adapter == "on"
     config = policy.model.peft_config[adapters.POLICY_ADAPTER] if on else None
     adapter = adapters.POLICY_ADAPTER if on else None
-    step = _step_of(split_name(name)[0])
+    step = step_of(split_name(name)[0])
     record = records.Side(
         name=name,
         kind="adapter" if on else "model" if opened.quantised is None else "quantised",
@@ -235,4 +208,4 @@ def described(name: str, opened: Opened) -> Model:
 def _best_step(name: str) -> int | None:
     """The step of a link such as runs/x/best."""
     path = Path(split_name(name)[0]).expanduser()
-    return _step_of(str(path.resolve())) if path.is_dir() else None
+    return step_of(str(path.resolve())) if path.is_dir() else None

@@ -11,10 +11,10 @@ from kleash.models.adapters import POLICY_ADAPTER
 from kleash.models.fingerprint import fingerprint
 from kleash.models.load import Loaded, load
 from kleash.models.prompts import decode, encode
+from kleash.models.runs import model_of
 from kleash.models.sampling import Sampling, sample
 from kleash.models.spec import ModelSpec
 from kleash.training.data import as_prompts, conversations, digest
-from kleash.training.export import model_of
 from kleash.training.prompt_files import read_rows
 
 #: Prompts that are sampled together: what is kept of a stopped drawing are whole rounds of so many, so that its answers

@@ -8,6 +8,7 @@ from pathlib import Path
 from kleash.errors import RunError, UsageError
 from kleash.models.catalog import resolve
 from kleash.models.export import Difference, read, write
+from kleash.models.runs import model_of
 from kleash.report.card import Origin, card
 from kleash.report.log import prompt_text
 from kleash.runlog import Sample
@@ -55,23 +56,6 @@ def export(
     text = card(into.resolve().name, base=trained.base, export=facts, origin=origin, drift=block)
     (into / "README.md").write_text(text)
     return Exported(path=into, difference=found, base=trained.base)
-
-
-def model_of(source: str) -> str:
-    """A run's directory → its best checkpoint, without one its newest; anything else as it is.
-
-    Raises:
-        RunError: a run without a checkpoint.
-    """
-    run = Path(source).expanduser()
-    if not (run / "events.jsonl").is_file():
-        return source
-    if (run / "best").is_dir():
-        return str(run / "best")
-    found = shelf.ordered(run / "checkpoints")
-    if not found:
-        raise RunError(f"the run {source} has no checkpoint yet; there is nothing to take from it")
-    return str(found[-1])
 
 
 def origin_of(name: str) -> Origin | None:

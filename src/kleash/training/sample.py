@@ -11,11 +11,11 @@ from kleash.models.load import Loaded, load
 from kleash.models.policy import Policy
 from kleash.models.prompts import encode
 from kleash.models.reference import build_reference
+from kleash.models.runs import model_of
 from kleash.models.sampling import Sampling
 from kleash.models.speak import Running, Spoken, speak
 from kleash.models.spec import DType, ModelSpec
 from kleash.records import Prompt
-from kleash.training.export import model_of
 
 
 @dataclass(frozen=True)
