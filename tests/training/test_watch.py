@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from tests.training.small import events, settings, steps
 
-from kleash.errors import UsageError
+from kleash.errors import RunError, UsageError
 from kleash.monitor import examine
-from kleash.runlog import Checkpoint, Found, Rollback
+from kleash.runlog import Checkpoint, Found, Notice, Rollback
 from kleash.runlog.importers import read_log
 from kleash.training.api import start
 from kleash.training.recovery import MOST_ROLLBACKS
@@ -92,14 +92,33 @@ def test_going_back_takes_the_newest_checkpoint_before_the_change(tmp_path: Path
         "import random\ncalls = 0\n"
         "def score(completions, **columns):\n"
         "    global calls\n    calls += 1\n"
-        "    return [random.random() if calls < 14 else 0.5 for _ in completions]\n"
+        "    return [2 + random.random() if calls < 14 else 0.5 for _ in completions]\n"
     )
     tree["rewards"] = [{"use": f"{tmp_path / 'later.py'}:score"}]
     made = start(parse_config(tree))
     first = events(made.path, Rollback)[0]
-    since = int(first.why.rsplit(" ", 1)[1])
-    assert abs(since - 13) <= 5
-    assert first.step == 5 * (since // 5)
+    assert abs(int(first.why.rsplit(" ", 1)[1]) - 13) <= 1
+    # The checkpoint that the finding itself names clean, not one within its own ±.
+    dead = next(event.finding for event in found(made) if event.finding.rule == "dead run")
+    assert dead.clean is not None
+    assert first.step == int(Path(dead.clean).name.rsplit("-", 1)[1])
+    assert first.step <= dead.since - (dead.within or 0)
+
+
+def test_a_look_that_fails_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the monitor stumbles over: it is said at each look, kept in the log, and training goes on."""
+    broken = iter([RunError("events.jsonl, line 3: damaged"), ZeroDivisionError("a rule's own mistake")])
+
+    def stumbles(path: Path) -> None:
+        raise next(broken)
+
+    monkeypatch.setattr("kleash.training.watch.read_log", stumbles)
+    made = run(tmp_path, train__steps=10, watch={"every": 5, "on_finding": "stop"})
+    assert made.ended == "finished"
+    said = [(event.step, event.text) for event in events(made.path, Notice) if event.what == "watch"]
+    assert [step for step, _ in said] == [4, 9]
+    assert "RunError: events.jsonl, line 3: damaged" in said[0][1]
+    assert "ZeroDivisionError" in said[1][1]
 
 
 def test_a_run_that_was_stopped_and_resumed_is_the_same(tmp_path: Path) -> None:

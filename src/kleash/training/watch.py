@@ -29,7 +29,7 @@ def look(job: Job, state: Progressing, sinks: Sinks) -> str | None:
     every, step = job.config.watch.every, state.step
     if every == 0 or not state.history or (step % every and step != job.config.train.steps):
         return None
-    new = _new(job)
+    new = _new(job, sinks, step - 1)
     action = _action(job, state, new) if new else "warn"
     for finding in new:
         sinks.events.write(Found(step=step - 1, action=action, finding=finding))
@@ -42,7 +42,7 @@ def look(job: Job, state: Progressing, sinks: Sinks) -> str | None:
         case "lower_lr":
             state.recovery = state.recovery.lower()
         case "rollback":
-            first = min(new, key=lambda finding: finding.since)
+            first = min(new, key=_certainly_before)
             go_back(job, state, sinks, f"{first.headline} since step {first.since}", to=_clean(job, first))
         case "stop":
             sinks.notice("finding", f"the run ends here: {new[0].headline}", step - 1)
@@ -52,10 +52,17 @@ def look(job: Job, state: Progressing, sinks: Sinks) -> str | None:
     return None
 
 
-def _new(job: Job) -> list[Finding]:
-    """Warnings and alarms of the log as it stands that are not yet in it."""
-    found = examine(read_log(job.run_dir), budget=job.config.kl.ceiling).findings
-    events = current(read(job.run_dir / "events.jsonl"))
+def _new(job: Job, sinks: Sinks, step: int) -> list[Finding]:
+    """Warnings and alarms of the log as it stands that are not yet in it; none, said aloud, where it cannot be read."""
+    try:
+        found = examine(read_log(job.run_dir), budget=job.config.kl.ceiling).findings
+        events = current(read(job.run_dir / "events.jsonl"))
+    except Exception as error:  # whatever keeps the monitor from looking, the training goes on
+        why = f"{type(error).__name__}: {error}"
+        sinks.notice(
+            "watch", f"the monitor could not look, and looks again in {job.config.watch.every} steps: {why}", step
+        )
+        return []
     old = {(event.finding.rule, event.finding.alarm_step) for event in events if isinstance(event, Found)}
     return [one for one in found if one.severity != "note" and (one.rule, one.alarm_step) not in old]
 
@@ -77,7 +84,12 @@ def _tighter(job: Job, beta: float) -> float:
     return TIGHTEN * beta if most is None else min(TIGHTEN * beta, most)
 
 
+def _certainly_before(finding: Finding) -> int:
+    """The first step at which the change may have begun, as `monitor.engine` tells clean checkpoints from suspect."""
+    return finding.since - (finding.within or 0)
+
+
 def _clean(job: Job, finding: Finding) -> int:
-    """The step of the newest checkpoint before the change; 0, the run's start, without one."""
-    path, _ = checkpoint.newest(job.checkpoints, before=finding.since + 1)
+    """The step of the newest checkpoint that is clean; 0, the run's start, without one."""
+    path, _ = checkpoint.newest(job.checkpoints, before=_certainly_before(finding) + 1)
     return 0 if path is None else shelf.step_of(path) or 0
