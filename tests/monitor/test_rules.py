@@ -216,6 +216,52 @@ def test_a_kl_on_its_way_to_a_level_does_not_run_away() -> None:
     assert not fired("kl runaway", run(kl_ref=0.9 * (1 - np.exp(-ROW / 15))))
 
 
+def mismatch(size: float, **tag) -> TrainLog:
+    seen = run(kl_sampler=np.where(LATE, size, 1e-6))
+    options = {"meaning": "kl_sampler", "key": "diff", "estimator": None, "unit": "nats/token"} | tag
+    seen.kl["kl_sampler"] = KLTag(**options)
+    return seen
+
+
+def test_a_mean_difference_of_log_probs_is_no_kl() -> None:
+    """TRL and slime log mean |Δ log-prob|. For normal Δ the KL is half its variance: drawn here, not derived."""
+    drawn = np.random.default_rng(50).normal(scale=0.03, size=200_000)
+    difference, kl = float(np.abs(drawn).mean()), float((np.exp(drawn) - 1 - drawn).mean())
+    assert difference > 0.02 and kl < 1e-3  # within the guide's bound, as fp32 against bf16 may well be
+    assert not fired("sampler mismatch", mismatch(difference))
+    assert not fired("sampler mismatch", mismatch(kl, estimator="k3"))
+    assert fired("sampler mismatch", mismatch(0.15))
+    assert fired("sampler mismatch", mismatch(0.02, estimator="k1"))
+    found = next(rule for rule in RULES if rule.name == "sampler mismatch").scan(View(mismatch(0.5, unit=None)))
+    assert isinstance(found, NotEvaluated) and found.needs.endswith("in nats")
+
+
+def test_a_budget_that_cannot_be_judged_is_not_said_to_be_kept() -> None:
+    """Nats per sequence were asked for, and there are no lengths; a held-out score does not make up for them."""
+    held_out = np.where(ROW % 10 == 0, 0.3 + 0.003 * ROW, np.nan)
+    rule = next(rule for rule in RULES if rule.name == "kl over budget")
+    seen = run(kl_ref=np.where(LATE, 0.4, USUAL["kl_ref"]), held_out__accuracy=held_out, without=("length",))
+    found = rule.scan(View(seen, Target(2.0, "nats/sequence")))
+    assert isinstance(found, NotEvaluated) and "lengths" in found.needs
+    found = rule.scan(View(seen))
+    assert isinstance(found, NotEvaluated) and "held-out" in found.needs
+
+
+def test_what_is_said_of_a_negative_row_is_that_row() -> None:
+    """k3 may never be below 0: one row is enough, though the mean about it is above."""
+    kl = np.where(ROW == 100, -0.05, np.abs(USUAL["kl_ref"]))
+    found = next(f for f in examine(run(kl_ref=kl, tag=K3)).findings if f.rule == "negative kl")
+    assert found.alarm_step == 100 and found.numbers["nats/token"] == -0.05
+
+
+def test_notes_are_no_signs() -> None:
+    """What makes GAMING THE REWARD must itself be worth a warning."""
+    for name in SIGNS:
+        seen = FAULTS.get(name)
+        if seen is not None:
+            assert {f.severity for f in examine(seen).findings if f.rule == name} <= {"warning", "alarm"}, name
+
+
 def test_the_page_of_rules_has_their_thresholds() -> None:
     """docs/watch-rules.md, last column: every numeric field of every rule with its value."""
     page = (Path(__file__).parents[2] / "docs" / "watch-rules.md").read_text(encoding="utf-8")

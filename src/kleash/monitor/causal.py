@@ -128,6 +128,18 @@ def held(condition: Bools, rows: int) -> Bools:
     return length - last_false >= rows
 
 
+def carried(x: Floats) -> Floats:
+    """The newest number at or before each row; NaN before the first."""
+    newest = np.maximum.accumulate(np.where(np.isfinite(x), np.arange(len(x)), 0))
+    return x[newest]
+
+
+def between(condition: Bools, rows: NDArray[np.intp]) -> Bools:
+    """Between these rows, as it was at the last of them; False before the first."""
+    last = np.searchsorted(rows, np.arange(len(condition)), side="right") - 1
+    return (last >= 0) & condition[rows[np.maximum(last, 0)]]
+
+
 def episodes(condition: Bools, *, hold: int, release: int) -> list[int]:
     """Rows of the alarms: the condition has held for `hold` rows. A new one needs `release` rows without it before."""
     alarm = held(condition, hold)

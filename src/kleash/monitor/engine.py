@@ -92,7 +92,7 @@ def _together(view: View, found: Sequence[Finding]) -> list[Finding]:
     The alarm is at the second kind's; what came later makes it surer.
     """
     up = risen(view)
-    signs = sorted((f for f in found if f.rule in SIGNS and f.severity != "note"), key=lambda f: f.alarm_step)
+    signs = sorted((f for f in found if f.rule in SIGNS), key=lambda f: f.alarm_step)
     kinds: dict[str, Finding] = {}
     for sign in signs:
         kinds.setdefault(SIGNS[sign.rule], sign)

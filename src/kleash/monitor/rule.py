@@ -32,7 +32,7 @@ def findings(
     *,
     hold: int,
     since: Floats,
-    say: Callable[[int, int], dict[str, Any]],
+    say: Callable[[int], dict[str, Any]],
     quote: bool = False,
 ) -> list[Finding]:
     """One finding an episode of `condition`.
@@ -40,7 +40,7 @@ def findings(
     Args:
         hold: rows in a row that the condition must hold.
         since: the series whose change is dated.
-        say: (alarm row, onset row) → the finding's own words and numbers.
+        say: alarm row → the finding's own words and numbers.
         quote: add samples from before and after.
     """
     told: list[Finding] = []
@@ -55,7 +55,7 @@ def findings(
                 since=view.step(began.row),
                 within=view.around(began.within, began.row, row),
                 **samples,
-                **say(row, began.row),
+                **say(row),
             )
         )
     return told

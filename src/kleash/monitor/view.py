@@ -7,7 +7,7 @@ import numpy as np
 
 from kleash.monitor import texts
 from kleash.monitor.causal import Floats
-from kleash.records import Target
+from kleash.records import Target, Unit
 from kleash.runlog.series import SampleText, TrainLog
 
 #: Rows that a baseline is taken from: few, so that a run that breaks early is not its own baseline.
@@ -65,6 +65,14 @@ class View:
             return found
         token, length = self.column("kl_ref"), self.column("length")
         return None if token is None or length is None else token * length
+
+    def kl_in(self, unit: Unit) -> Floats | None:
+        return self.kl if unit == "nats/token" else self.kl_sequence
+
+    @property
+    def kl_of_target(self) -> Floats | None:
+        """kl_ref in the unit of the run's target; None where there is no target, or no KL in its unit."""
+        return None if self.log.target_unit is None else self.kl_in(self.log.target_unit)
 
     @cached_property
     def held_out(self) -> dict[str, Floats]:

@@ -98,9 +98,9 @@ class TrainLog:
 
     trainer: "TRL", "kleash", …; label: for people, "TRL 1.16 GRPO". step [n]: rising, the last of a repeated step
     counts. columns: each [n], NaN where a row has no number. smoothing: over how many steps the trainer averages a row.
-    sequence_unit_known: lengths are logged, so that nats per token and per sequence are both there. notes: what the
-    reader must know (repeated steps dropped, a torn last line, …). samples(steps=None): those of some or all steps,
-    read when asked. sample_steps: which steps have samples.
+    target_unit: of the column `target`. config: the run's settings, where the log tells them. ended: why the run is
+    over; None: it goes on, or the log does not say. notes: what the reader must know (repeated steps dropped, a torn
+    last line, …). samples(steps=None): those of some or all steps, read when asked. sample_steps: which have some.
     """
 
     trainer: str

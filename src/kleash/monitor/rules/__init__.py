@@ -51,7 +51,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 #: What a sign is a sign of: two of different kinds are independent evidence (`engine`). A KL over a budget says how far
-#: the policy is, and no more.
+#: the policy is, and no more; notes are no signs.
 SIGNS: dict[str, str] = {
     "kl runaway": "kl",
     "reward up, kl accelerating": "kl",
@@ -63,8 +63,6 @@ SIGNS: dict[str, str] = {
     "entropy explosion": "entropy",
     "entropy breaks away": "entropy",
     "repetition": "text",
-    "compressible": "text",
-    "variety": "text",
     "one opening": "text",
     "one answer": "text",
     "script": "text",

@@ -25,7 +25,7 @@ class EntropyCollapse:
         low = causal.mean(x, 5)
         condition = (low < self.share * causal.baseline(x, WARM_UP)) & (low < self.level)
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "warning",
@@ -61,7 +61,7 @@ class EntropyExplosion:
         condition = (high > self.times * base) & (high > base + self.more)
         condition |= (high > self.returns * lowest) & (high > lowest + self.more) & (high > 0.8 * base)
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             low = shown(float(min(base[row], lowest[row])))
             return {
                 "rule": self.name,
@@ -112,7 +112,7 @@ class EntropyBreaks:
             moved = np.where(found & (moved == 0), now, moved)
             window *= 3
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             share = shown(100 * abs(float(np.expm1(moved[row]))))
             way = "rose" if moved[row] > 0 else "fell"
             return {

@@ -17,14 +17,15 @@ class OverBudget:
     """KL over what it should be: the person's budget, else 2.5 times the run's target, else the default.
 
     The default warns only where no held-out score is logged, for a run that gains on prompts it is not trained on may
-    go far. It needs both units where both are known: long answers carry many nats, short ones many a token. per_token
-    alone is for logs without lengths. Published healthy runs have 0.02–0.15 nats/token and up to 40 nats/sequence.
+    go far. It needs both units where both are known: long answers carry many nats, short ones many a token. What ends
+    in _alone is for logs without lengths. Published healthy runs have 0.02–0.15 nats/token and up to 40 nats/sequence.
     """
 
     name: str = "kl over budget"
     over_target: float = 2.5
     per_sequence: float = 10.0
     per_token: float = 0.15
+    per_sequence_alone: float = 20.0
     per_token_alone: float = 0.3
     hold: int = 8
     far: float = 3.0
@@ -35,10 +36,12 @@ class OverBudget:
             return needs(self, _NO_KL)
         found = self._ceiling(view)
         if found is None:
-            return [] if view.held_out else needs(self, "the KL in the unit of its ceiling (lengths)")
+            asked = view.budget is not None or (view.column("target") is not None and view.log.target_unit is not None)
+            lacking = "the KL in the unit of its ceiling (lengths)"
+            return needs(self, lacking if asked else "a budget of yours, as a held-out score is logged")
         series, over, ceiling, unit, why = found
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             now, most = shown(last_of(series, row)), shown(float(ceiling[row]))
             return {
                 "rule": self.name,
@@ -57,16 +60,15 @@ class OverBudget:
     def _ceiling(self, view: View) -> tuple[Floats, causal.Bools, Floats, str, str] | None:
         """KL, whether it is over, the ceiling by row, its unit, and whose it is."""
         token, sequence, target = view.kl, view.kl_sequence, view.column("target")
-        by_unit = {"nats/token": token, "nats/sequence": sequence}
         if view.budget is not None:
-            return _over(by_unit[view.budget.unit], view.budget.value, view.budget.unit, "your budget")
+            return _over(view.kl_in(view.budget.unit), view.budget.value, view.budget.unit, "your budget")
         if target is not None and view.log.target_unit is not None:
             unit = view.log.target_unit
-            return _over(by_unit[unit], self.over_target * target, unit, f"{self.over_target:g} × the target")
+            return _over(view.kl_in(unit), self.over_target * target, unit, f"{self.over_target:g} × the target")
         if view.held_out:
             return None
         if token is None:
-            return _over(sequence, 2 * self.per_sequence, "nats/sequence", "the default budget")
+            return _over(sequence, self.per_sequence_alone, "nats/sequence", "the default budget")
         if sequence is None:
             return _over(token, self.per_token_alone, "nats/token", "the default budget")
         found = _over(sequence, self.per_sequence, "nats/sequence", "the default budget")
@@ -106,7 +108,7 @@ class Runaway:
         middle, start = causal.before(x, half), causal.before(x, self.window)
         condition = (x > self.level) & (x > self.times * start) & (x - middle > self.faster * (middle - start))
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "alarm",
@@ -144,7 +146,7 @@ class Spike:
         back = ~(causal.before(x, 1) > self.times * np.abs(causal.before(usual, 1)))
         spike &= back & np.isfinite(scale) & (np.arange(view.rows) >= self.window)
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             also = self._also(view, row)
             real = len(also) >= self.also
             return {
@@ -204,14 +206,17 @@ class UpWhileFlat:
         new = level > self.beyond * causal.before(highest, self.window)
         condition = grown & flat & new & ~better & ~_near_target(view)
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "warning",
                 "headline": "KL up, reward flat",
                 "what": f"over {self.window} rows the KL rose by {shown(kl.change[row]):g} nats/token and the reward "
                 "did not rise",
-                "numbers": {"KL rise": shown(float(kl.change[row])), "reward change": shown(float(gain.change[row]))},
+                "numbers": {
+                    "KL rise, nats/token": shown(float(kl.change[row])),
+                    "reward change": shown(float(gain.change[row])),
+                },
                 "do": ["lower the learning rate or tighten the leash: the drift earns nothing"],
             }
 
@@ -220,8 +225,7 @@ class UpWhileFlat:
 
 def _near_target(view: View) -> causal.Bools:
     """Rows at which the KL is below its target: a leash that lets it climb there is meant to."""
-    target, unit = view.column("target"), view.log.target_unit
-    series = None if unit is None else view.kl if unit == "nats/token" else view.kl_sequence
+    target, series = view.column("target"), view.kl_of_target
     if target is None or series is None:
         return np.zeros(view.rows, dtype=bool)
     return causal.mean(series, 5) < 1.25 * target

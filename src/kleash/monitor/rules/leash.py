@@ -29,7 +29,7 @@ class TooTight:
         still = causal.mean(np.abs(view.kl), 5) < self.floor
         flat = np.abs(causal.rise(reward, self.window).t) < 3
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "note",
@@ -64,7 +64,7 @@ class Price:
             price = gain.change / cost.change
         condition = (cost.change > self.least) & (cost.t > 8) & (price < self.share * beta)
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "note",
@@ -101,7 +101,7 @@ class ShorterUnderCharge:
         short = causal.mean(length, 5) < self.length * causal.baseline(length, WARM_UP)
         risen = causal.mean(beta, 5) > self.beta * causal.baseline(beta, WARM_UP)
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "warning",
@@ -123,8 +123,7 @@ class Pinned:
     hold: int = 20
 
     def scan(self, view: View) -> Scanned:
-        beta, target, unit = view.column("beta"), view.column("target"), view.log.target_unit
-        series = None if unit is None else view.kl if unit == "nats/token" else view.kl_sequence
+        beta, target, series = view.column("beta"), view.column("target"), view.kl_of_target
         if beta is None or target is None or series is None:
             return needs(self, "beta, and the KL in the unit of its target")
         still = np.concatenate([[False], np.abs(np.diff(beta)) <= 1e-12 * np.abs(beta[1:])])
@@ -132,7 +131,7 @@ class Pinned:
             away = causal.mean(series, 5) / target
         condition = still & ((away > self.off) | (away < 1 / (4 * self.off)))
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "warning" if away[row] > self.off else "note",
@@ -168,11 +167,11 @@ class Oscillating:
             np.abs(smooth - causal.mean(log, self.window)) > np.log(self.swing) / 2
         )
         seen = np.where(side == 0, np.nan, side)
-        filled = _carried(seen)
+        filled = causal.carried(seen)
         turned = np.concatenate([[0.0], (np.diff(filled) != 0) & np.isfinite(np.diff(filled))]).astype(float)
         number = causal.mean(turned, self.window) * np.minimum(np.arange(view.rows) + 1, self.window)
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "note",
@@ -183,12 +182,6 @@ class Oscillating:
             }
 
         return findings(view, number >= self.turns, hold=1, since=log, say=say)
-
-
-def _carried(x: causal.Floats) -> causal.Floats:
-    """The last number, carried on."""
-    where = np.maximum.accumulate(np.where(np.isfinite(x), np.arange(len(x)), 0))
-    return x[where]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +200,7 @@ class ReferenceMoved:
         condition = (level > self.from_level) & (np.abs(kl) < self.to_share * level)
         quiet = causal.before(causal.noise(kl, 20), 1) < level / 4
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "note",

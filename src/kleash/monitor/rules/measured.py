@@ -29,14 +29,15 @@ class Negative:
         error = causal.spread(x, self.window) / np.sqrt(self.window)
         condition = (level < -self.sure * error) & (level < self.never) & (np.arange(view.rows) + 1 >= self.window)
         if tag is not None and tag.estimator in ("exact", "k2", "k3"):
+            level = np.where(x < self.never, x, level)  # one row is enough
             condition |= x < self.never
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "warning",
                 "headline": "the KL is negative",
-                "what": f"the KL is {shown(level[row]):g} nats/token on average: it is no KL of this policy",
+                "what": f"the KL is {shown(level[row]):g} nats/token: it is no KL of this policy",
                 "numbers": {"nats/token": shown(float(level[row]))},
                 "sure": "sure",
                 "do": [
@@ -126,7 +127,7 @@ class AtClamp:
             return needs(self, "a KL that the trainer clamps")
         kl, bound = view.kl, tag.clamp
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "warning",

@@ -22,7 +22,7 @@ class Clipped:
         if x is None:
             return needs(self, "the clip fraction")
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "warning",
@@ -36,10 +36,15 @@ class Clipped:
 
 @dataclass(frozen=True, slots=True)
 class SamplerMismatch:
-    """Sampler and trainer disagree about the same tokens: ten times the 1e-3 nats of NeMo-RL's guide."""
+    """Sampler and trainer disagree about the same tokens: ten times the 1e-3 nats of NeMo-RL's guide.
+
+    Some trainers log no KL but the mean of |Δ log-prob|. A KL is about half the mean square of it, so that 0.01 nats
+    are a mean of 0.11 (normal Δ): √(2 · 0.01) · √(2/π).
+    """
 
     name: str = "sampler mismatch"
     level: float = 0.01
+    difference: float = 0.1
     hold: int = 5
 
     def scan(self, view: View) -> Scanned:
@@ -47,18 +52,26 @@ class SamplerMismatch:
         if x is None:
             return needs(self, "the mismatch of sampler and trainer")
 
-        def say(row: int, began: int) -> dict[str, object]:
+        tag = view.log.kl.get("kl_sampler")
+        if tag is not None and tag.unit is None:
+            return needs(self, "the mismatch of sampler and trainer in nats")
+        is_kl = tag is None or tag.estimator is not None
+        most = self.level if is_kl else self.difference
+
+        def say(row: int) -> dict[str, object]:
+            what = f"a KL of {shown(x[row]):g} nats/token" if is_kl else f"by {shown(x[row]):g} nats/token on average"
             return {
                 "rule": self.name,
                 "severity": "warning",
                 "headline": "sampler and trainer disagree",
-                "what": f"their log-probs differ by {shown(x[row]):g} nats per token",
+                "what": f"they {'have' if is_kl else 'differ in their log-probs'} {what}",
+                "numbers": {"nats/token": shown(float(x[row])), "most": most},
                 "do": [
                     "the same dtype, temperature and weights in both; truncated importance weights for what is left"
                 ],
             }
 
-        return findings(view, causal.mean(np.abs(x), 3) > self.level, hold=self.hold, since=x, say=say)
+        return findings(view, causal.mean(np.abs(x), 3) > most, hold=self.hold, since=x, say=say)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +88,7 @@ class Gradients:
             return needs(self, "the gradient norm")
         base = causal.baseline(x, WARM_UP)
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "warning",
@@ -110,7 +123,7 @@ class NotFinite:
             broken = np.isinf(x) | (~number & others)
             condition = causal.held(broken, self.hold) & usual
 
-            def say(row: int, began: int, name: str = name) -> dict[str, object]:
+            def say(row: int, name: str = name) -> dict[str, object]:
                 return {
                     "rule": self.name,
                     "severity": "alarm",
@@ -140,7 +153,7 @@ class Dead:
         condition = np.zeros(view.rows, dtype=bool)
         condition[rows[causal.held(same, self.hold)]] = True
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "warning",
@@ -169,7 +182,7 @@ class Truncated:
         base = causal.baseline(x, WARM_UP)
         condition = (causal.mean(x, 3) > self.share) & (base < self.began)
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "warning",

@@ -26,7 +26,7 @@ class Displaced:
         fallen = now < base - self.share * abs(base)
         grown = causal.mean(margin, 5) > causal.baseline(margin, WARM_UP)
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "warning",

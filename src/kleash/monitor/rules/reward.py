@@ -69,10 +69,10 @@ class Apart:
         hold = min(self.hold, 2) if len(y) < 20 else self.hold
         condition[rows[causal.held(fallen, hold)]] = True
         # Between evaluations it stays as it was.
-        condition = _carried(condition, rows) & up
+        condition = causal.between(condition, rows) & up
         known = name in view.held_out
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             last = int(np.searchsorted(rows, row, side="right")) - 1
             return {
                 "rule": self.name,
@@ -92,11 +92,6 @@ def _best(level: Floats) -> tuple[Floats, np.ndarray]:
     best = np.maximum.accumulate(np.where(np.isfinite(level), level, -np.inf))
     at = np.maximum.accumulate(np.where(level == best, np.arange(len(level)), 0))
     return best, at
-
-
-def _carried(condition: Bools, rows: np.ndarray) -> Bools:
-    last = np.searchsorted(rows, np.arange(len(condition)), side="right") - 1
-    return (last >= 0) & condition[rows[np.maximum(last, 0)]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +165,7 @@ class Hacking:
         earlier = causal.before(recent.change, self.window)
         level = causal.mean(view.kl, 3)
         far = level > self.far
-        target, unit = view.column("target"), view.log.target_unit
-        series = None if unit is None else view.kl if unit == "nats/token" else view.kl_sequence
+        target, series = view.column("target"), view.kl_of_target
         if target is not None and series is not None:
             far = causal.mean(series, 3) > self.times * target
         better = np.zeros(view.rows, dtype=bool)
@@ -179,7 +173,7 @@ class Hacking:
             better |= causal.rise(x, 4 * self.window).t > 2
         condition = up & (recent.t > 5) & (recent.change > 1.5 * np.maximum(earlier, 0.0)) & far & ~better
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "alarm",
@@ -187,7 +181,7 @@ class Hacking:
                 "what": f"the reward rises while the KL, at {shown(level[row]):g} nats/token, rises ever faster",
                 "numbers": {
                     "nats/token": shown(float(level[row])),
-                    "rise in the window": shown(float(recent.change[row])),
+                    "rise in the window, nats/token": shown(float(recent.change[row])),
                 },
                 "do": ["go back to the last clean checkpoint and tighten the leash before it goes on"],
             }
@@ -208,7 +202,7 @@ class SpreadGone:
         if same is None:
             return needs(self, "the share of groups without spread")
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "note",
@@ -236,7 +230,7 @@ class LengthCoupled:
         long = causal.mean(length, 5) > self.grown * causal.baseline(length, WARM_UP)
         condition = long & (causal.mean(coupled, 10) > self.correlation)
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             return {
                 "rule": self.name,
                 "severity": "warning",

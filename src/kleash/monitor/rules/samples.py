@@ -46,7 +46,7 @@ class TextRule:
         bad = np.zeros(view.rows, dtype=bool)
         bad[rows[causal.held(self._beyond(now, base), self.hold)]] = True
 
-        def say(row: int, began: int) -> dict[str, object]:
+        def say(row: int) -> dict[str, object]:
             at = int(np.searchsorted(rows, row, side="right")) - 1
             before, after = shown(float(base[at])), shown(float(now[at]))
             return {
@@ -58,7 +58,7 @@ class TextRule:
                 "do": [self.do],
             }
 
-        return findings(view, carried(bad, rows), hold=1, since=x, say=say, quote=True)
+        return findings(view, causal.between(bad, rows), hold=1, since=x, say=say, quote=True)
 
     def _beyond(self, now: Floats, base: Floats) -> Bools:
         if self.worse == "up":
@@ -66,16 +66,10 @@ class TextRule:
         return (now < self.level) & (now < self.times * base) & (now < base - self.by)
 
 
-def carried(condition: Bools, rows: np.ndarray) -> Bools:
-    """Between the rows that hold a number, as it was at the last of them."""
-    last = np.searchsorted(rows, np.arange(len(condition)), side="right") - 1
-    return (last >= 0) & condition[rows[np.maximum(last, 0)]]
-
-
 _READ = "read the samples beside those of the start; go back to a checkpoint before it"
 
 #: Thresholds with room above what healthy runs of our own reach. Where a task itself makes answers alike (a format, a
-#: structure), variety falls in a healthy run too: alone it is a note, and with a sign of another kind it is evidence.
+#: structure), variety falls in a healthy run too: it is a note, and no sign (`rules.SIGNS`).
 TEXT_RULES = (
     TextRule(
         name="repetition", measure="seq_rep_4", worse="up", level=0.25, times=2.0, by=0.2, hold=2, severity="warning",

@@ -66,6 +66,7 @@ def alone(case: Case) -> list[Group]:
     log = case.log
     marks = marks_of(case)
     texts = ("distinct_2", "seq_rep_4", "truncated")
+    mismatch = "probability" if (tag := log.kl.get("kl_sampler")) and tag.unit is None else "nats/token"
     return [
         (
             "The leash and what it buys",
@@ -87,7 +88,7 @@ def alone(case: Case) -> list[Group]:
             "How each step moved the policy.",
             [
                 lines("Size of an update", "nats/token", log, {"kl_old": "old policy against new"}, marks),
-                lines("Mismatch of sampler and trainer", "nats/token", log, {"kl_sampler": "mismatch"}, marks),
+                lines("Mismatch of sampler and trainer", mismatch, log, {"kl_sampler": "mismatch"}, marks),
                 lines("Gradient norm", "before clipping", log, {"grad_norm": "gradient norm"}, marks, logarithmic=True),
                 lines("Clipped", "share of tokens", log, {"clip_fraction": "clip fraction"}, marks),
             ],

@@ -194,7 +194,7 @@ SLIME = Vocabulary(
             meaning="kl_sampler",
             estimator=None,
             unit="nats/token",
-            note="mean |log-prob of the trainer − of the sampler|: no KL, but as large as their mismatch",
+            note="mean |log-prob of the trainer − of the sampler|: no KL, which is about half the mean square of it",
         ),
     ),
     absent="slime measures a KL only with --use-kl-loss or a loaded reference",

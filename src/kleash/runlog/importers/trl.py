@@ -28,7 +28,7 @@ _SAMPLER = KLSeries(
     meaning="kl_sampler",
     estimator=None,
     unit="nats/token",
-    note="mean |log-prob of the trainer − log-prob of the sampler|: no KL, but as large as their mismatch",
+    note="mean |log-prob of the trainer − log-prob of the sampler|: no KL, which is about half the mean square of it",
 )
 _K3 = "k3 of the penalty in the loss: its gradient sees a token's own KL alone, no future one"
 _CORRECTED = f"{_K3}; times the importance ratio, so that it descends the reverse KL"
