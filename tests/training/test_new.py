@@ -1,5 +1,6 @@
 """`kleash new`: what it knows of a model that it did not load, what it chooses, and that its text is a config."""
 
+import shutil
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from tests.training.small import settings
 from torch import nn
 
 from kleash.errors import UsageError
+from kleash.models.catalog import resolve
 from kleash.models.load import load
 from kleash.models.spec import Adapter, ModelSpec
 from kleash.models.unloaded import look
@@ -104,9 +106,17 @@ def test_the_text_for_pairs_is_one_too(tmp_path: Path) -> None:
 
 
 def test_without_a_model_it_says_so_and_asks_texts_as_a_user(tmp_path: Path) -> None:
-    text, lines = starting.new(Wishes(kind="grpo", model="./my-model"))
+    text, lines = starting.new(Wishes(kind="grpo"))
     assert tomllib.loads(text)["data"]["chat"] is True
+    assert tomllib.loads(text)["model"]["policy"] == "./my-model"
     assert "stands for yours" in lines[0]
+
+
+def test_a_model_of_the_placeholders_name_is_looked_at(monkeypatch, tmp_path: Path) -> None:
+    shutil.copytree(resolve("kleash:tiny"), tmp_path / "my-model")
+    monkeypatch.chdir(tmp_path)
+    _, lines = starting.new(Wishes(kind="grpo", model="./my-model"))
+    assert "1 million parameters" in lines[0]
 
 
 def test_conversations_are_not_asked_twice(monkeypatch, tmp_path: Path) -> None:

@@ -4,12 +4,10 @@ from typing import Annotated, Literal
 
 import typer
 
-PLACEHOLDER = "./my-model"
-
 
 def new(
     kind: Annotated[Literal["grpo", "ppo", "dpo", "rlaif"], typer.Argument(help="What kind of run.")],
-    model: Annotated[str, typer.Option(help="Your model: a directory, a hub id, kleash:smollm2.")] = PLACEHOLDER,
+    model: Annotated[str | None, typer.Option(help="Your model: a directory, a hub id, kleash:smollm2.")] = None,
     data: Annotated[str | None, typer.Option(help="Prompts; for dpo the pairs.")] = None,
     held_out: Annotated[str | None, typer.Option(help="Rows that are never trained on.")] = None,
     reward: Annotated[str | None, typer.Option(help="./reward.py:function, model:./rm; for rlaif the judge.")] = None,
@@ -23,9 +21,7 @@ def new(
     from kleash.training.starter import Wishes
     from kleash.training.starting import new as begin
 
-    wishes = Wishes(
-        kind=kind, model=model, data=data, held_out=held_out, reward=reward, rubric=rubric, out=out
-    )  # fmt: skip
+    wishes = Wishes(kind=kind, model=model, data=data, held_out=held_out, reward=reward, rubric=rubric, out=out)
     text, lines = begin(wishes)
     for line in lines:
         typer.echo(line, err=True)

@@ -12,7 +12,7 @@ from kleash.drift import gates, remote, stages, store, verdict
 from kleash.drift.builtin import SET_ID, builtin_set, digest
 from kleash.drift.question import Gates, Question, Show, Silent
 from kleash.drift.records import Audit, Gate, Parity, Side
-from kleash.drift.scores.assess import assess
+from kleash.drift.scores.assess import assess, check_names
 from kleash.drift.scores.task import Task
 from kleash.drift.scoring import asked, elsewhere, scores
 from kleash.drift.sources import Asked, open_pair
@@ -93,8 +93,9 @@ def checked(question: Question) -> tuple[Task, ...]:
         store.read(question.gates.against)
     if question.texts is not None:
         read_texts(question.texts)
-    elsewhere(question)
-    return tuple(asked(question))
+    found = tuple(asked(question))
+    check_names([*(result.name for result in elsewhere(question)), *(task.name for task in found)])
+    return found
 
 
 def judged(

@@ -36,19 +36,23 @@ def elsewhere(question: Question) -> list[Result]:
 
 
 def asked(question: Question) -> Iterator[Task]:
-    """What the model was tuned for first."""
+    """What the model was tuned for first. A built-in task gives way to one of the user's that is called as it is."""
     scorers = [one.score for one in question.tasks]
+    taken = set[str]()
     for one in question.tasks:
         alone = scorers.count(one.score) == 1  # else its prompts tell it apart
-        yield own_task(
+        task = own_task(
             one.file,
             one.score,
             role=one.role,
             name=None if alone else Path(one.file).stem,
             max_new_tokens=question.effort.max_new_tokens,
         )
-    if question.effort.builtin_tasks:
-        yield from (first(task, question.effort.items) for task in builtin_tasks())
+        taken.add(task.name)
+        yield task
+    for task in builtin_tasks() if question.effort.builtin_tasks else ():
+        called = f"built-in {task.name}" if task.name in taken else task.name
+        yield replace(first(task, question.effort.items), name=called)
 
 
 def first(task: Task, items: int | None) -> Task:

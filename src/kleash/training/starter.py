@@ -11,7 +11,7 @@ from kleash.training.offline import dpo_setup
 from kleash.training.suggest import RANK, Start
 
 Kind = Literal["grpo", "ppo", "dpo", "rlaif"]
-#: Where a person named no model.
+#: Written where a person named no model.
 PLACEHOLDER = "./my-model"
 _COLUMN = 44
 
@@ -21,7 +21,7 @@ class Wishes:
     """What a person said on the command line; None: a name that is theirs to fill in."""
 
     kind: Kind
-    model: str
+    model: str | None = None
     chat: bool = False
     is_adapter: bool = False
     data: str | None = None
@@ -55,7 +55,10 @@ _TITLES = {
 
 
 def _model(wishes: Wishes, start: Start) -> list[str]:
-    lines = ["[model]", _line(f"policy = {_text(wishes.model)}", "directory, hub id, kleash:tiny, kleash:smollm2")]
+    lines = [
+        "[model]",
+        _line(f"policy = {_text(wishes.model or PLACEHOLDER)}", "directory, hub id, kleash:tiny, kleash:smollm2"),
+    ]
     if start.adapter and not wishes.is_adapter:
         lines.append(_line(f"adapter = {{ rank = {RANK} }}", "leave out to train all weights"))
     if start.bf16:
@@ -102,7 +105,7 @@ def _online(wishes: Wishes, start: Start) -> list[str]:
 def _reward(wishes: Wishes) -> list[str]:
     if wishes.kind != "rlaif":
         return [_line(f"use = {_text(wishes.reward or './reward.py:score')}", "(prompts, completions, **columns)")]
-    judge = wishes.reward or wishes.model
+    judge = wishes.reward or wishes.model or PLACEHOLDER
     use = judge if judge.startswith("judge:") else f"judge:{judge}"
     rubric = wishes.rubric or "The better answer is true, helpful and as short as it can be."
     return [

@@ -27,13 +27,16 @@ def new(wishes: Wishes) -> tuple[str, list[str]]:
         UsageError: there is no such model, or the data cannot be read.
         RunError: no start fits into this machine's memory; with what would be needed.
     """
-    named = wishes.model != PLACEHOLDER
     messages = _messages(wishes)
-    model = look(wishes.model) if named else _STAND_IN
+    model = _STAND_IN if wishes.model is None else look(wishes.model)
     machine = this_machine()
     start = suggest(model, machine, critic=wishes.kind == "ppo")
     wishes = replace(wishes, chat=model.chat and not messages, is_adapter=model.adapter)
-    lines = [] if named else [f"model    {PLACEHOLDER} stands for yours; values are for one of 0.1 billion parameters"]
+    lines = (
+        []
+        if wishes.model
+        else [f"model    {PLACEHOLDER} stands for yours; values are for one of 0.1 billion parameters"]
+    )
     return starter(wishes, start), [*lines, *_based_on(model, machine, start)]
 
 

@@ -31,6 +31,13 @@ class _Judged:
         return min(0.0, *self.base, *self.tuned)
 
 
+def check_names(names: Sequence[str]) -> None:
+    """Raises UsageError: two tasks have one name."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two tasks are called {twice}; give one of them another name")
+
+
 def assess(results: Sequence[Result], *, seed: int = 0) -> list[Score]:
     """Each task's change with its interval and its outcome.
 
@@ -40,10 +47,7 @@ def assess(results: Sequence[Result], *, seed: int = 0) -> list[Score]:
     Raises:
         UsageError: two tasks have one name. RunError: no item of a task was judged for both models.
     """
-    names = [result.name for result in results]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UsageError(f"two tasks are called {twice}; give one of them another name")
+    check_names([result.name for result in results])
     judged = [_both(result) for result in results]
     others = max(1, sum(one.result.role != "task" for one in judged))
     return [_score(one, 0.05 if one.result.role == "task" else 0.05 / others, seed) for one in judged]
