@@ -10,7 +10,7 @@ from kleash.beta import PI
 from kleash.errors import RunError, UsageError
 from kleash.kl.measure import measure
 from kleash.plug.rows import record
-from kleash.plug.steering import Beta, Steering, check
+from kleash.plug.steering import Beta, Steering, check, check_pace
 from kleash.records import Step, Target
 from kleash.runlog.offline import PairStep
 from kleash.runlog.schema import Evaluation
@@ -24,6 +24,10 @@ READING = measure(
 
 class GRPOTrainer(SimpleNamespace):
     """As TRL's: its loss multiplies the KL by self.beta."""
+
+
+class RLOOTrainer(SimpleNamespace):
+    """As TRL's: self.beta is asked when samples are drawn, and not at each update."""
 
 
 class DPOTrainer(SimpleNamespace):
@@ -62,6 +66,14 @@ def test_a_beta_that_nobody_multiplies_is_an_error() -> None:
 def test_where_no_target_can_be_held(trainer: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         check(trainer)
+
+
+def test_beta_does_not_move_more_often_than_the_kl_is_charged() -> None:
+    args = SimpleNamespace(steps_per_generation=8, num_iterations=2, gradient_accumulation_steps=4)
+    check_pace(RLOOTrainer(args=args), 4)
+    check_pace(GRPOTrainer(args=args), 1)  # whose loss charges it at each update
+    with pytest.raises(UsageError, match="once in 4 updates with these arguments"):
+        check_pace(RLOOTrainer(args=args), 3)
 
 
 def test_logged_rows_are_records() -> None:

@@ -67,10 +67,18 @@ def test_a_target_moves_the_beta_that_training_uses(kind: str, tmp_path: Path) -
 
 
 def test_a_low_target_pulls_where_a_high_one_lets_go(tmp_path: Path) -> None:
-    """The move is felt: with the same seed the tight leash ends nearer to the start."""
+    """The move is felt: from the same seed and first beta the tight leash ends nearer to the start."""
     far = run(online("grpo", tmp_path / "far", 12, beta=0.05), target="50 nats/sequence")
-    near = run(online("grpo", tmp_path / "near", 12, beta=0.5), target="0.02 nats/sequence")
+    near = run(online("grpo", tmp_path / "near", 12, beta=0.05), target="0.02 nats/sequence")
     assert near.readings[-1].per_sequence.value < far.readings[-1].per_sequence.value / 2
+
+
+def test_rloo_that_samples_once_in_several_updates(tmp_path: Path) -> None:
+    trainer = online("rloo", tmp_path, 9, beta=0.05, num_iterations=3)
+    with pytest.raises(UsageError, match="once in 3 updates"):
+        Leash(trainer, target="20 nats/sequence", every=2)
+    run(trainer, target="20 nats/sequence", every=3)
+    assert trainer.beta < 0.05
 
 
 def test_at_beta_0_the_kl_is_measured_and_no_target_is_taken(tmp_path: Path) -> None:

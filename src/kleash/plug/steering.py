@@ -106,3 +106,16 @@ def check(trainer: Any) -> None:
             f"target: {name} computes its loss in Liger's kernel, which keeps the beta it was made with; switch "
             "use_liger_kernel off, or leave target out"
         )
+
+
+def check_pace(trainer: Any, every: int) -> None:
+    """Raises UsageError where beta would move more often than the trainer charges the KL: RLOO does when it samples."""
+    if not any(kind.__name__ == "RLOOTrainer" for kind in type(trainer).__mro__):
+        return
+    args = trainer.args
+    updates = -(-args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps)
+    if every < updates:
+        raise UsageError(
+            f"every = {every}: {type(trainer).__name__} charges the KL when it samples, once in {updates} updates with "
+            f"these arguments, and would not feel a beta that is moved in between; use every = {updates} or more"
+        )

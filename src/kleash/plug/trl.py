@@ -23,7 +23,7 @@ from kleash.plug import prompts as asked
 from kleash.plug import references
 from kleash.plug.gauge import Gauge, Seen
 from kleash.plug.rows import record
-from kleash.plug.steering import Steering, check
+from kleash.plug.steering import Steering, check, check_pace
 from kleash.records import Controller, ControllerState, Target
 from kleash.runlog.findings import Finding, Found
 from kleash.runlog.importers.kleash import read_run
@@ -77,6 +77,7 @@ class Leash(TrainerCallback):
             )
         if self._aim is not None:
             check(self.trainer)
+            check_pace(self.trainer, self.every)
         self._steering: Steering | None = None
         self._measured: int | None = None
         self._beta: float | None = None
