@@ -3,6 +3,7 @@
 import json
 import shutil
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from tests.report.seen import fetches_nothing
 from tests.test_cli import FAILED, WRONG, Found, run, sentence
 
 import kleash
+from kleash.cli import auditing
 from kleash.drift import stages, store
+from kleash.drift.question import QUICK, Question
 from kleash.errors import UsageError
 
 TINY = "kleash:tiny"
@@ -47,6 +50,27 @@ def moved(tmp_path_factory) -> Path:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_bytes((resolve(TINY) / name).read_bytes())
     return folder
+
+
+# ── what is asked ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_option_reaches_the_question(kleash_, monkeypatch) -> None:
+    asked: list[Question] = []
+    monkeypatch.setattr(auditing, "run", lambda question, tuned, **_: asked.append(question))
+    kleash_("a", "b", "--lm-eval", "c", "d", "--template", "each", "--items", 30, "--device", "cpu", "--seed", 3)
+    kleash_("a", "b", "--trust-remote-code", "--quick")
+    kleash_("a", "b", "--quick", "--tokens", 500)
+    first, second, third = asked
+    assert (first.lm_eval, first.template, first.effort.items, first.device, first.seed) == (
+        ("c", "d"),
+        "each",
+        30,
+        "cpu",
+        3,
+    )
+    assert (first.trust_remote_code, second.trust_remote_code) == (False, True)
+    assert (second.effort, third.effort) == (QUICK, replace(QUICK, tokens=500))
 
 
 # ── what comes of it ────────────────────────────────────────────────────────────────────────────────────────

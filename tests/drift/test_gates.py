@@ -112,6 +112,13 @@ def test_against_the_last_audit() -> None:
     assert judge(audit(distributions=[measured("off task", KL * 0.9)]), against=AUDIT)[0].passed is True
 
 
+def test_two_lower_bounds_do_not_compare() -> None:
+    """They may be of any two KLs above them."""
+    served = audit(distributions=[replace(OFF, kind="lower bound")])
+    gate = judge(served, against=served)[0]
+    assert gate.passed is None and "lower bound" in gate.text
+
+
 def test_a_new_loss_fails_against_the_last() -> None:
     before = audit(distributions=[OFF], scores=SCORES[:2])
     gate = judge(audit(distributions=[OFF]), against=before)[-1]

@@ -53,6 +53,13 @@ def test_other_texts_cannot_be_paired() -> None:
     assert gap(one("a", 1.0, by=sums(1)), audit(distributions=[])) is None
 
 
+def test_the_difference_of_two_lower_bounds_is_none() -> None:
+    exact = [one(name, 1.0, by=sums(1)) for name in "ab"]
+    bounds = [replace(a, distributions=[replace(a.distributions[0], kind="lower bound")]) for a in exact]
+    assert gap(*exact) is not None and gap(*bounds) is None and gap(exact[0], bounds[1]) is None
+    assert [row.kind for row in ranked(bounds, command="").rows] == ["lower bound"] * 2
+
+
 def test_a_model_without_a_kl_comes_last_and_a_partial_audit_is_said() -> None:
     none = audit(tuned=side("none"), distributions=[], partial="Ctrl-C")
     found = ranked([none, one("near", 0.01)], command="")

@@ -1,5 +1,6 @@
 """Which checkpoints a name means, and which of a curve is worth a try."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,8 +63,12 @@ def test_half_the_kl_and_half_the_gain_is_worth_a_try() -> None:
     rows = [
         standing(f"x@step-{n}", kl, score, step=n) for n, kl, score in [(1, 0.01, 0.5), (2, 0.1, 0.6), (3, 0.3, 0.7)]
     ]
-    assert nearer(ranks(kind="curve", rows=rows)) == "try x@step-2 (KL 0.1, polite 0.60)"
+    assert (
+        nearer(ranks(kind="curve", rows=rows)) == "try x@step-2 (KL off task, base||tuned, 0.1 nats/token, polite 0.60)"
+    )
     assert nearer(ranks(kind="curve", rows=[rows[0], rows[2]])) is None  # 0.4 → 0.5 is a third of the gain
+    bounds = [replace(row, kind="lower bound") for row in rows]
+    assert nearer(ranks(kind="curve", rows=bounds)) is None  # half of a bound is half of nothing known
     assert nearer(curve()) is None  # step 40 has two thirds of the KL
 
 

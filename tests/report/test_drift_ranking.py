@@ -1,5 +1,6 @@
 """Several tuned models of one base: in which order, what of the order is noise, and where the dots are."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from tests.report.audits import EVIL, interval, score
@@ -87,6 +88,13 @@ def test_the_page_is_whole_and_names_stay_names(tmp_path: Path) -> None:
     seen = Seen(html)
     assert EVIL in seen.text and "Partial." in seen.text and "kleash drift a b c d" in seen.text
     assert k.write_ranking(curve(), tmp_path / "curve.html").stat().st_size < 100_000
+
+
+def test_a_lower_bound_is_written_as_one() -> None:
+    rows = [replace(row, kind="lower bound", gap=None) for row in ranks().rows]
+    made = ranks(rows=rows)
+    assert all(row[1].startswith("≥ 0.") for row in k.cells(made)[1])
+    assert k.answer(made).startswith("light is nearest to the base, ≥ 0.020 nats/token")
 
 
 def test_nothing_measured_is_said() -> None:

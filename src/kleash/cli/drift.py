@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,6 +11,9 @@ import typer
 from kleash.cli.options import AsJson
 
 Several = list[str] | None
+Outputs = Annotated[
+    tuple[str, str] | None, typer.Option(metavar="BASE_DIR TUNED_DIR", help="Outputs of lm-evaluation-harness.")
+]
 
 
 def drift(
@@ -18,9 +22,7 @@ def drift(
     task: Annotated[str | None, typer.Option(help="Prompts of what it was tuned for.")] = None,
     score: Annotated[str | None, typer.Option(help="What judges an answer: ./reward.py:polite, exact, …")] = None,
     sibling: Annotated[Several, typer.Option(help="A task like it: SCORE, or FILE=SCORE.")] = None,
-    lm_eval: Annotated[
-        tuple[str, str] | None, typer.Option(metavar="BASE_DIR TUNED_DIR", help="Outputs of lm-evaluation-harness.")
-    ] = None,
+    lm_eval: Outputs = None,
     prompts: Annotated[str | None, typer.Option(help="Texts of your own, or prompts with or without answers.")] = None,
     template: Annotated[Literal["base", "tuned", "each"], typer.Option(help="Whose chat template is used.")] = "tuned",
     tokens: Annotated[int | None, typer.Option(help="Of each set of texts, at most; left out, all.")] = None,
@@ -34,9 +36,12 @@ def drift(
     no_tasks: Annotated[bool, typer.Option("--no-tasks", help="Leave the built-in tasks out.")] = False,
     items: Annotated[int | None, typer.Option(help="Of each built-in task, at most; left out, all.")] = None,
     curve: Annotated[bool, typer.Option("--curve", help="All checkpoints of a run.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="The KL of 2,000 tokens, and nothing else.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="2,000 tokens (or --tokens), no samples, no built-in task.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Where the files go.")] = Path("drift"),
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "auto",
+    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run code from the hub.")] = False,
     seed: Annotated[int, typer.Option(help="Of samples and intervals.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -58,8 +63,9 @@ def drift(
         texts=prompts,
         template=template,
         device=device,
+        trust_remote_code=trust_remote_code,
         seed=seed,
-        effort=QUICK if quick else effort,
+        effort=replace(QUICK, tokens=tokens or QUICK.tokens) if quick else effort,
         gates=Gates(**auditing.limits(max_kl, max_p99, min_top1), no_regression=no_regression, against=against),
         command=shlex.join(["kleash", *sys.argv[1:]]),
     )

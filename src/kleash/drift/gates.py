@@ -94,11 +94,15 @@ def _most(audit: Audit, name: str, limit: float, what: str) -> Gate:
     interval = tail.mean if what == "KL" else tail.q99
     if of.kind == "lower bound":  # which can only ever fail it
         low = interval.value if interval.low is None else interval.low
-        return Gate(text=f"{said} is at least {low:.3g}, limit {limit:g}", passed=False if low > limit else None)
+        return Gate(
+            text=f"{said} is at least {low:.3g}, limit {limit:g} nats/token", passed=False if low > limit else None
+        )
     if interval.high is None:
         return Gate(text=f"{said} {interval.value:.3g} has no upper bound ({interval.warning})", passed=None)
     passed = interval.high <= limit
-    return Gate(text=f"{said} upper bound {interval.high:.3g} {'≤' if passed else '>'} {limit:g}", passed=passed)
+    return Gate(
+        text=f"{said} upper bound {interval.high:.3g} {'≤' if passed else '>'} {limit:g} nats/token", passed=passed
+    )
 
 
 def _least_agreement(audit: Audit, name: str, limit: float) -> Gate:
@@ -173,14 +177,16 @@ def _short(value: object) -> str:
 
 def _not_further(of: Distribution, before: Distribution) -> Gate:
     """The change of the drift, paired by document: the same texts vary the same way in both audits."""
-    said = f"{of.name}: KL, less the last audit's"
+    said = f"{of.name}: KL (base‖tuned), less the last audit's"
+    if of.kind != "exact":
+        return Gate(text=f"{said}: not known, for both are no more than a {of.kind}", passed=None)
     if of.forward is None or before.forward is None or not of.by_document:
         return Gate(text=f"{said}: not measured", passed=None)
     change = _change(of, before)
     if change.low is None or change.high is None:
         return Gate(text=f"{said}: {change.value:+.3g} has no interval ({change.warning})", passed=None)
     passed = change.low <= 0
-    text = f"{said}: {bounds(change)}, {'not surely larger' if passed else 'larger'}"
+    text = f"{said}: {bounds(change)} nats/token, {'not surely larger' if passed else 'larger'}"
     return Gate(text=text, passed=passed)
 
 

@@ -25,6 +25,7 @@ def ranked(audits: Sequence[Audit], *, command: str, curve: bool = False, pages:
                 name=one.tuned.name,
                 step=one.tuned.step,
                 forward=off.forward.mean if off and off.forward else None,
+                kind=off.kind if off else "exact",
                 gap=None if before is None else gap(before, one),
                 score=task(one),
                 verdict=one.judgement.verdict,
@@ -60,10 +61,11 @@ def task(audit: Audit) -> Score | None:
 def gap(before: Audit, after: Audit) -> Interval | None:
     """The off-task KL of `after` less that of `before`, paired by text; None where they have read no texts in common.
 
-    Texts count with their tokens. The interval is clustered by text, as every mean's is.
+    None too where one is a lower bound, for the difference of two bounds bounds nothing. Texts count with their tokens.
+    The interval is clustered by text, as every mean's is.
     """
     first, second = distribution(before), distribution(after)
-    if first is None or second is None:
+    if first is None or second is None or not first.kind == second.kind == "exact":
         return None
     shared = [name for name, (n, _) in first.by_document.items() if second.by_document.get(name, (0, 0.0))[0] == n]
     if not shared:

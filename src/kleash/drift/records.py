@@ -271,15 +271,15 @@ class Audit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One of several tuned models of one base.
+    """One of several tuned models of one base. forward: its off-task KL (base‖tuned), had as `kind` says.
 
-    gap: its off-task KL (base‖tuned) less that of the one before it, paired by token where both read the same texts.
-    score: of the task. page: the file with its own audit, None where it has none.
+    gap: that, less the one before's, paired by text if both are exact. score: of the task. page: with its own audit.
     """
 
     name: str
     step: int | None = None
     forward: Interval | None = None
+    kind: Kind = "exact"
     gap: Interval | None = None
     score: Score | None = None
     verdict: Verdict | None = None

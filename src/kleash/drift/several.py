@@ -56,6 +56,7 @@ def nearer(curve: Ranking) -> str | None:
         row
         for row in curve.rows[:-1]
         if row.forward is not None and row.score is not None and row.forward.value <= MOST_KL * last.forward.value
+        if row.kind == last.kind == "exact"
         if gain > 0 and row.score.tuned - before >= LEAST_GAIN * gain
     ]
     best = max(found, key=scored, default=None)
@@ -68,4 +69,5 @@ def scored(row: Standing) -> float:
 
 def told(row: Standing) -> str:
     assert row.forward is not None and row.score is not None
-    return f"try {row.name} (KL {row.forward.value:.3g}, {row.score.name} {row.score.tuned:.2f})"
+    moved = f"KL off task, base||tuned, {row.forward.value:.3g} nats/token"
+    return f"try {row.name} ({moved}, {row.score.name} {row.score.tuned:.2f})"

@@ -42,7 +42,7 @@ def parts(of: Distribution, what: str, floor: float | None) -> Forest | None:
     kept = sorted(found, key=lambda part: -part.forward.value) if what == "domains" else found
     return Forest(
         title=title,
-        unit="nats/token, base‖tuned",
+        unit=f"nats/token, {words.way(of, 'forward')}",
         rows=[row(part) for part in kept],
         level=floor if floor else None,
         level_name="noise floor" if floor else "",
@@ -73,7 +73,7 @@ def row(part: Part) -> Row:
 def tails(audit: Audit) -> Forest | None:
     """The quantiles of the KL per token on a log axis, one colour a set of texts."""
     sets = [
-        (of.name, "base‖tuned" if of.forward else "tuned‖base", tail)
+        (of.name, words.way(of, "forward" if of.forward else "reverse"), tail)
         for of in audit.distributions
         if (tail := of.forward or of.reverse) is not None and tail.max > 0
     ]

@@ -36,7 +36,7 @@ def cells(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
     task = ranking.task or "score"
     table = {
         "step" if curve else "model": [str(row.step) if curve else row.name for row in ranking.rows],
-        "KL off task, base||tuned": [words.with_bounds(row.forward) for row in ranking.rows],
+        "KL off task, base||tuned": [words.with_bounds(row.forward, row.kind) for row in ranking.rows],
         "more than the one before": [gap(row) for row in ranking.rows],
         task: [words.UNMEASURED if row.score is None else f"{row.score.tuned:.3f}" for row in ranking.rows],
         "change": ["" if row.score is None else words.change(row.score) for row in ranking.rows],
@@ -101,16 +101,20 @@ def answer(ranking: Ranking) -> str:
     if not moved:
         return "No KL was measured."
     nearest = min(moved, key=value)
-    told = f"{label(nearest)} is nearest to the base, {words.nats(value(nearest))} nats/token off the task"
+    told = f"{label(nearest)} is nearest to the base, {kl(nearest)} nats/token off the task"
     if scored:
         best = max(scored, key=lambda row: row.score.tuned if row.score else 0.0)
         high = best.score.tuned if best.score else 0.0
         told += (
             f", and scores highest too ({high:.2f})"
             if best is nearest
-            else f"; {label(best)} scores highest, {high:.2f} at {words.nats(value(best))}"
+            else f"; {label(best)} scores highest, {high:.2f} at {kl(best)}"
         )
     return told + "."
+
+
+def kl(row: Standing) -> str:
+    return words.SIGNS[row.kind] + words.nats(value(row))
 
 
 def value(row: Standing) -> float:

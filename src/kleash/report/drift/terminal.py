@@ -81,7 +81,7 @@ def tail(audit: Audit) -> Iterator[Text]:
     one = of.forward if direction == "forward" else of.reverse
     assert one is not None
     parts = [
-        f" tail {of.name}",
+        f" tail {of.name}, {words.way(of, direction).replace('‖', '||')}",
         f"median {words.nats(one.median.value)}",
         f"95 % {words.nats(one.q95.value)}",
         f"99 % {words.nats(one.q99.value)}",
@@ -105,7 +105,8 @@ def moved(audit: Audit) -> Iterator[Text]:
     if off is None or not any(part.forward.value for part in off.domains):
         return
     most, least = words.ends(off)
-    yield Text(f" moved most  {', '.join(most)}" + (f"      least  {', '.join(least)}" if least else ""))
+    way = words.way(off, "forward").replace("‖", "||")
+    yield Text(f" moved most, {way}: {', '.join(most)}" + (f"      least  {', '.join(least)}" if least else ""))
 
 
 def scores(audit: Audit) -> Iterator[Text]:

@@ -164,6 +164,11 @@ def first_kl(audit: Audit) -> tuple[Distribution, Literal["forward", "reverse"],
 DIRECTIONS = {"forward": "base‖tuned", "reverse": "tuned‖base"}
 
 
+def way(of: Distribution, direction: str) -> str:
+    """ "base‖tuned", and what the numbers are if not the exact KL."""
+    return DIRECTIONS[direction] + ("" if of.kind == "exact" else f", {of.kind}")
+
+
 def yardsticks(audit: Audit) -> list[str]:
     """The KL in things a person can feel; what was not measured is left out."""
     by, floor, quoted = audit.yardsticks, audit.floor, first_kl(audit)
