@@ -14,7 +14,7 @@ from kleash.training.config import Config
 from kleash.training.offline.dpo_config import DPOConfig
 from kleash.training.offline.reward_config import RewardConfig
 from kleash.training.offline.sft_config import SFTConfig
-from kleash.training.toml import load, with_overrides
+from kleash.training.toml import load, parse, with_overrides
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 STARTS: dict[str, tuple[type, dict[str, Any]]] = {
@@ -83,14 +83,23 @@ def is_a_sentence(error: KleashError) -> None:
     assert "object at 0x" not in said
 
 
+@pytest.mark.parametrize("table", ["", "algorithm", "model", "kl"])
+@pytest.mark.parametrize("key", ["[", "list[str]", "str", "int", "ppo", "grpo", "Config", "Adapter", "PPO", "", "."])
+def test_an_unknown_key_is_named_whatever_it_is_called(table: str, key: str) -> None:
+    tree = copy.deepcopy(STARTS["own_grpo"][1])
+    (tree.setdefault(table, {}) if table else tree)[key] = 1
+    with pytest.raises(UsageError, match="unknown key") as refused:
+        parse(tree, STARTS["own_grpo"][0])
+    is_a_sentence(refused.value)
+    assert f"{table}.{key}" if table else key in str(refused.value)
+
+
 @settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(broken())
 def test_a_broken_config_ends_in_a_sentence(case) -> None:
-    from kleash.training import toml
-
     kind, tree = case
     try:
-        toml.parse(tree, kind)
+        parse(tree, kind)
     except UsageError as error:
         is_a_sentence(error)
         assert error.exit_code == 64

@@ -33,6 +33,9 @@ _KINDS = {
     ("model", "reference_update"): FOLLOWING,
 }
 #: Their kind where none is given.
+#: The types of pydantic's errors that are about a key, not about its value.
+_UNKNOWN_KEY = ("unexpected_keyword_argument", "extra_forbidden")
+_MISSING_KEY = ("missing", "missing_argument")
 _DEFAULT_KINDS = {
     "algorithm": "grpo",
     "loss": "dpo",
@@ -80,7 +83,9 @@ def parse(tree: dict[str, Any], of: type[AnyConfig]) -> AnyConfig:
     try:
         config = _adapter(of).validate_python(tree)
     except ValidationError as error:
-        faults = [(*_without_tags(e["loc"], of), e["type"], e["msg"], e.get("input")) for e in error.errors()]
+        faults = [
+            (*_without_tags(e["loc"], of, e["type"]), e["type"], e["msg"], e.get("input")) for e in error.errors()
+        ]
         deepest = [f for f in faults if not any(_inside(other[0], f[0]) for other in faults)]
         raise UsageError("; ".join(dict.fromkeys(_sentence(*fault) for fault in deepest))) from None
     if taken := list(_booleans_as_numbers(tree, config, ())):
@@ -162,9 +167,9 @@ def _inside(keys: tuple[Any, ...], table: tuple[Any, ...]) -> bool:
 
 def _sentence(keys: tuple[Any, ...], names: list[str], kind: str, message: str, given: Any) -> str:
     where = ".".join(str(k) for k in keys)
-    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
+    if kind in _UNKNOWN_KEY:
         return f"unknown key {where!r}; {_nearest(keys[-1], names)}"
-    if kind in ("missing", "missing_argument"):
+    if kind in _MISSING_KEY:
         return f"{where!r} is missing"
     if kind == "union_tag_invalid":
         return f"{where} has no kind {_tag(given)!r}; {_nearest(_tag(given), list(_kinds(keys)))}"
@@ -184,17 +189,22 @@ def _tag(given: Any) -> Any:
     return given.get("kind") if isinstance(given, dict) else given
 
 
-def _without_tags(loc: tuple[Any, ...], of: type[Any]) -> tuple[tuple[Any, ...], list[str]]:
-    """The location as the user wrote it, and the key names valid in its table."""
+def _without_tags(loc: tuple[Any, ...], of: type[Any], kind: str) -> tuple[tuple[Any, ...], list[str]]:
+    """The location as the user wrote it, and the key names valid in its table.
+
+    A fault about a key ends in that key, whatever its name: only what stands before it can be pydantic's own.
+    """
     cls: Any = of
     keys: list[Any] = []
     names: list[str] = []
-    for part in loc:
-        table = _kinds(keys)
+    its_key = len(loc) - 1 if kind in (*_UNKNOWN_KEY, *_MISSING_KEY) else None
+    for i, part in enumerate(loc):
+        table = {} if i == its_key else _kinds(keys)
         if part in table:
             cls = table[part]
             continue
-        if isinstance(part, str) and (part in ("str", "int", "float", getattr(cls, "__name__", "")) or "[" in part):
+        types = ("str", "int", "float", getattr(cls, "__name__", ""))
+        if isinstance(part, str) and i != its_key and (part in types or "[" in part):
             continue  # pydantic's name for one of several types that a value may have
         names = [f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
         keys.append(part)
