@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from tests.report.made import EVIL
 
-from kleash.report.charts import Chart, Scale, Series, hover, linear_ticks, log_ticks, short, standalone, svg
+from kleash.report.charts import Chart, Scale, Series, frame, hover, linear_ticks, log_ticks, short, standalone, svg
 
 
 def chart(*series: Series, n: int = 4, **changes: object) -> Chart:
@@ -55,6 +55,15 @@ def test_the_band_covers_what_has_both_ends() -> None:
     band = Series(name="a", y=[1.0] * 4, low=[0.5, 0.5, None, 0.5], high=[1.5, 1.5, 1.5, 1.5])
     points = re.findall(r'<polygon class="band c1" points="([^"]*)"', svg(chart(band)))
     assert [len(each.split()) for each in points] == [4, 2]
+
+
+def test_the_band_round_the_target_is_a_share_of_it() -> None:
+    drawn = chart(Series(name="a", y=[0.0, 5.0, 10.0, 10.0]), target=[8.0, 8.0, None, 8.0], held=0.25)
+    at = frame(drawn).y
+    first, lonely = re.findall('class="held" points="(.*?)"', svg(drawn))
+    ys = [float(point.split(",")[1]) for point in first.split()]
+    assert ys == [at(6.0), at(6.0), at(10.0), at(10.0)]
+    assert len(lonely.split()) == 2, "no band where there is no target"
 
 
 def test_higher_is_further_up() -> None:

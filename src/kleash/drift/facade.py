@@ -5,9 +5,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from kleash.drift import api, files, several
+from kleash.drift import api, several
 from kleash.drift.question import Effort, Gates, Question, tasks
-from kleash.drift.records import Audit
+from kleash.drift.result import Drift
 from kleash.errors import UsageError
 
 #: What `settings` may say besides the fields of `Effort`.
@@ -24,8 +24,8 @@ def audit(
     gates: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
-) -> Audit:
-    """How far `tuned` moved from `base`, and whether it was worth it: the records that drift.json holds.
+) -> Drift:
+    """How far `tuned` moved from `base`, and whether it was worth it.
 
     Args:
         base, tuned: directories, hub ids, kleash:tiny, kleash:smollm2, adapters, runs (their best checkpoint), .gguf.
@@ -49,7 +49,7 @@ def audit(
         raise UsageError(f"unknown setting or gate {unknown[0]!r}; settings are {', '.join(known)}")
     siblings = given.pop("siblings", ())
     question = Question(
-        base=str(base),
+        base=several.chosen(str(base)),
         tuned=several.chosen(str(tuned)),
         tasks=tasks(None if task is None else str(task), score, siblings),
         texts=None if texts is None else str(texts),
@@ -58,7 +58,7 @@ def audit(
         command=f"kleash drift {base} {tuned}",
         **given,
     )
-    found = api.audit(question)
+    found = Drift(api.audit(question))
     if out is not None:
-        files.write_files(found, Path(out))
+        found.save(out)
     return found

@@ -14,7 +14,7 @@ from markupsafe import Markup
 STANDALONE_STYLE = """
 svg{background:#fff}.grid{stroke:#e6e6e6;fill:none}.tick{fill:#555;font-size:11px}
 .line{fill:none;stroke:var(--k);stroke-width:1.8}.faint{stroke-width:1;opacity:.6}.band{fill:var(--k);opacity:.16}
-.dot{fill:var(--k)}.target{fill:none;stroke:#b4532a;stroke-width:1.4;stroke-dasharray:5 4}
+.dot{fill:var(--k)}.held{fill:#b4532a;opacity:.1}.target{fill:none;stroke:#b4532a;stroke-width:1.4;stroke-dasharray:5 4}
 .limit{fill:none;stroke:#b4532a;stroke-width:1.4}
 .c1{--k:#17706b}.c2{--k:#c0842b}.c3{--k:#6a5acd}.c4{--k:#b0417a}.c5{--k:#3f7fbf}.c6{--k:#5f8a3a}
 """
@@ -49,8 +49,8 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """`target`, `limit`: a level per x, to be met, and not to be passed. `path`: a phase portrait. `names`: of each x,
-    where it is no step. `marks`: flags that stand over the lines.
+    """`target`, `limit`: a level per x, to be met (within the share `held` of it), and not to be passed. `path`: a phase
+    portrait. `names`: of each x, where it is no step. `marks`: flags that stand over the lines.
 
     `log` holds only if every value is positive.
     """
@@ -60,6 +60,7 @@ class Chart:
     x: Sequence[float]
     series: Sequence[Series]
     target: Values | None = None
+    held: float | None = None
     limit: Values | None = None
     log: bool = False
     zero: bool = False
@@ -170,6 +171,9 @@ def svg(chart: Chart) -> Markup:
     """The chart as one `<svg>`; colours come from the page's style sheet (classes c1, c2, …)."""
     at = frame(chart)
     parts = [*axes(chart, at)]
+    if chart.target and chart.held is not None:
+        low, high = ([None if y is None else y * (1 + sign * chart.held) for y in chart.target] for sign in (-1, 1))
+        parts += band(at, chart.x, low, high, "held")
     for name, level in (("target", chart.target), ("limit", chart.limit)):
         parts += [polyline(run, name) for run in runs(at, chart.x, level or [None] * len(chart.x))]
     for colour, series in chart.drawn():
@@ -227,7 +231,7 @@ def line(chart: Chart, at: Frame, series: Series, css: str) -> Iterable[Markup]:
     """The band, then the line, broken wherever a value is missing; a lonely point becomes a dot."""
     xs = series.x or chart.x
     if series.low and series.high:
-        yield from band(at, xs, series, css)
+        yield from band(at, xs, series.low, series.high, f"band {css}")
     for run in runs(at, xs, series.y):
         if len(run) == 1 or chart.path:
             yield from (
@@ -237,13 +241,13 @@ def line(chart: Chart, at: Frame, series: Series, css: str) -> Iterable[Markup]:
             yield polyline(run, f"line {css}" + (" faint" if series.faint or chart.path else ""))
 
 
-def band(at: Frame, xs: Values, series: Series, css: str) -> Iterable[Markup]:
-    both = [low is not None and high is not None for low, high in zip(series.low or (), series.high or (), strict=True)]
-    lower = runs(at, xs, [value if paired else None for value, paired in zip(series.low or (), both, strict=True)])
-    upper = runs(at, xs, [value if paired else None for value, paired in zip(series.high or (), both, strict=True)])
+def band(at: Frame, xs: Values, low: Values, high: Values, css: str) -> Iterable[Markup]:
+    both = [below is not None and above is not None for below, above in zip(low, high, strict=True)]
+    lower = runs(at, xs, [value if paired else None for value, paired in zip(low, both, strict=True)])
+    upper = runs(at, xs, [value if paired else None for value, paired in zip(high, both, strict=True)])
     for down, up in zip(lower, upper, strict=True):
         points = " ".join(f"{x},{y}" for x, y in [*down, *reversed(up)])
-        yield Markup('<polygon class="band {}" points="{}"/>').format(css, points)
+        yield Markup('<polygon class="{}" points="{}"/>').format(css, points)
 
 
 def runs(at: Frame, xs: Values, ys: Values) -> list[list[tuple[float, float]]]:

@@ -8,6 +8,7 @@ from kleash.records import Step, Target
 from kleash.report import trust
 from kleash.report.charts import Chart, Series, measured
 from kleash.report.log import Extract, Log, mean
+from kleash.report.words import HELD
 
 #: A longer run is drawn as the means of equal stretches of steps; more points would not be seen.
 MOST_POINTS = 400
@@ -93,15 +94,17 @@ def kl(log: Log, steps: Steps) -> Chart:
     whole = Series(name="from the first reference", y=steps.column(log.kl_origin_value))
     targets = steps.column(lambda step: Target.parse(step.target).value if step.target else None)
     budgets = steps.column(lambda step: _in_unit(step.budget, unit))
+    around = f" Round the target: ± {100 * HELD:.0f} %." if measured(targets) else ""
     return Chart(
         title="KL to the reference",
         unit=unit,
         x=steps.x,
         series=[mean_line, tail, whole],
         target=targets if measured(targets) else None,
+        held=HELD,
         limit=budgets if measured(budgets) else None,
         zero=True,
-        note=f"{how}Band: 95 % interval of the mean, clustered by prompt.{steps.note}",
+        note=f"{how}Band: 95 % interval of the mean, clustered by prompt.{around}{steps.note}",
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from kleash.report.stories import STORIES, Panel, Story, value_of
 from kleash.report.toml import toml
 from kleash.report.watch import page as watched
 from kleash.runlog import Checkpoint, Notice, Rollback, RunEnd, RunStart, read
-from kleash.runlog.schema import current, offline_evaluations, offline_steps
+from kleash.runlog.schema import Event, current, offline_evaluations, offline_steps
+
+#: What a notebook shows of a report: charts by title.
+VIEWED = ("KL(policy‖reference) on its own words", "Loss", "Held-out loss", "Accuracy")
 
 
 def write_offline_report(run_dir: Path) -> Path:
@@ -24,30 +28,63 @@ def write_offline_report(run_dir: Path) -> Path:
     Raises:
         RunError: no readable log there, no step in it yet, or the page cannot be written.
     """
-    events = current(read(run_dir / "events.jsonl"))
-    steps, evaluations = offline_steps(events), offline_evaluations(events)
-    start = next((event for event in events if isinstance(event, RunStart)), None)
-    if start is None or not steps:
-        raise RunError(f"{run_dir / 'events.jsonl'} has no step yet; there is nothing to report")
-    story = STORIES[start.verb]
-    end = next((event for event in reversed(events) if isinstance(event, RunEnd)), None)
-    said = [event for event in events if isinstance(event, Notice | Rollback)]
+    log = _load(run_dir)
+    said = [event for event in log.events if isinstance(event, Notice | Rollback)]
     return page.write(
         run_dir / "report.html",
         "run.html.j2",
         **page.scripts("hover.js.j2", "watch.js.j2"),
-        watched=watched.section(run_dir),
-        title=run_dir.resolve().name,
-        verdict=f"kleash {start.verb}: {len(steps)} updates.",
-        ending=_ending(end, len(steps)),
-        tiles=story.tiles(steps, evaluations),
-        groups=_groups(story, steps, evaluations),
-        samples={"rows": []},
+        **_head(run_dir, log),
+        groups=_groups(log),
         notices=[{"where": place(notice.step), "text": text(notice)} for notice in said],
-        facts=_facts(start, steps, [event for event in events if isinstance(event, Checkpoint)]),
-        config=toml(start.config),
-        again=f"Save this as run.toml, then: kleash {start.verb} run.toml",
+        facts=_facts(log.start, log.steps, [event for event in log.events if isinstance(event, Checkpoint)]),
+        config=toml(log.start.config),
+        again=f"Save this as run.toml, then: kleash {log.start.verb} run.toml",
     )
+
+
+def view(run_dir: Path) -> str:
+    """The run for a notebook: its first charts, and what the monitor says.
+
+    Raises:
+        RunError: no readable log there, or no step in it yet.
+    """
+    log = _load(run_dir)
+    drawn = [chart for _, _, charts in _groups(log) for chart in charts if chart.title in VIEWED]
+    return page.view("run_view.html.j2", **_head(run_dir, log), charts=drawn)
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    events: Sequence[Event]
+    start: RunStart
+    steps: Sequence[Any]
+    evaluations: Sequence[Any]
+
+    @property
+    def story(self) -> Story:
+        return STORIES[self.start.verb]
+
+
+def _load(run_dir: Path) -> _Log:
+    events = current(read(run_dir / "events.jsonl"))
+    start = next((event for event in events if isinstance(event, RunStart)), None)
+    found = offline_steps(events)
+    if start is None or not found:
+        raise RunError(f"{run_dir / 'events.jsonl'} has no step yet; there is nothing to report")
+    return _Log(events, start, found, offline_evaluations(events))
+
+
+def _head(run_dir: Path, log: _Log) -> dict[str, Any]:
+    end = next((event for event in reversed(log.events) if isinstance(event, RunEnd)), None)
+    return {
+        "watched": watched.section(run_dir),
+        "title": run_dir.resolve().name,
+        "verdict": f"kleash {log.start.verb}: {len(log.steps)} updates.",
+        "ending": _ending(end, len(log.steps)),
+        "tiles": log.story.tiles(log.steps, log.evaluations),
+        "samples": {"rows": []},
+    }
 
 
 def _ending(end: RunEnd | None, done: int) -> str:
@@ -56,11 +93,11 @@ def _ending(end: RunEnd | None, done: int) -> str:
     return f"Finished after {end.step} updates." if end.reason == "finished" else f"Ended: {end.reason}."
 
 
-def _groups(story: Story, steps: Sequence[Any], evaluations: Sequence[Any]) -> list[Group]:
+def _groups(log: _Log) -> list[Group]:
     groups: list[Group] = []
-    for heading, intro, panels in story.sections:
-        drawn = [_chart(panel, evaluations if panel.held_out else steps) for panel in panels]
-        drawn += [] if groups else story.more(evaluations)
+    for heading, intro, panels in log.story.sections:
+        drawn = [_chart(panel, log.evaluations if panel.held_out else log.steps) for panel in panels]
+        drawn += [] if groups else log.story.more(log.evaluations)
         groups.append((heading, intro, [chart for chart in drawn if chart.drawn()]))
     return groups
 

@@ -34,6 +34,8 @@ def environment() -> Environment:
         "hover": hover,
         "version": __version__,
         "connect": "",
+        "root": ":root",
+        "body": "body",
     }
     return env
 
@@ -47,6 +49,11 @@ def scripts(*names: str, of: Environment | None = None) -> dict[str, Any]:
 
 def render(template: str, **data: Any) -> str:
     return environment().get_template(template).render(**data)
+
+
+def view(template: str, **data: Any) -> str:
+    """A piece of HTML for a notebook: the same parts and style as the pages, which hold in it alone. No script."""
+    return render(template, root=Markup("&"), body=Markup("&"), **data)
 
 
 def write(path: Path, template: str, **data: Any) -> Path:

@@ -1,6 +1,7 @@
 """The report of one run: `report.html` in its directory, made from its log alone."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ from kleash.report.log import Log, load
 from kleash.report.toml import toml
 from kleash.report.watch import page as watched
 from kleash.runlog import Found, Notice, Rollback
+
+#: What a notebook shows of a report: charts by title, and so many prompts.
+VIEWED = ("KL to the reference", "Score")
+VIEWED_PROMPTS = 3
 
 
 def write_report(run_dir: Path) -> Path:
@@ -23,11 +28,7 @@ def write_report(run_dir: Path) -> Path:
         run_dir / "report.html",
         "run.html.j2",
         **page.scripts("hover.js.j2", "watch.js.j2"),
-        watched=watched.section(run_dir),
-        title=log.name,
-        verdict=words.verdict(log),
-        ending=words.ending(log),
-        tiles=words.tiles(log),
+        **head(run_dir, log),
         groups=figures.groups(log),
         samples=samples.over_time(log.samples),
         notices=notices(log),
@@ -35,6 +36,29 @@ def write_report(run_dir: Path) -> Path:
         config=toml(log.start.config) if log.start else "",
         again=again(log),
     )
+
+
+def view(run_dir: Path) -> str:
+    """The run for a notebook: its KL and its score, what the monitor says, a few samples.
+
+    Raises:
+        RunError: no readable log there, or no step in it yet.
+    """
+    log = load(run_dir)
+    drawn = [chart for _, _, charts in figures.groups(log) for chart in charts if chart.title in VIEWED]
+    table = samples.over_time(log.samples)
+    few = replace(table, rows=table.rows[:VIEWED_PROMPTS])
+    return page.view("run_view.html.j2", **head(run_dir, log), charts=drawn, samples=few)
+
+
+def head(run_dir: Path, log: Log) -> dict[str, Any]:
+    return {
+        "watched": watched.section(run_dir),
+        "title": log.name,
+        "verdict": words.verdict(log),
+        "ending": words.ending(log),
+        "tiles": words.tiles(log),
+    }
 
 
 def write_charts(run_dir: Path) -> list[Path]:

@@ -1,16 +1,22 @@
 """A run directory as an object: its steps, its checkpoints, its report. Reading it needs no torch."""
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kleash.errors import RunError, UsageError
 from kleash.records import Step
-from kleash.report.run import write_report
+from kleash.report.run import view, write_report
+from kleash.report.watch import Case, look
 from kleash.runlog.jsonl import read
 from kleash.runlog.schema import Event, RunEnd, current, last_of_each_step
 from kleash.training import shelf
+from kleash.training.audited import audited
+
+if TYPE_CHECKING:
+    from kleash.training.audited import Drift
 
 #: What a checkpoint holds beside the model itself.
 TRAINING_FILES = (
@@ -46,7 +52,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A finished, stopped or running run."""
+    """A finished, stopped or running run. A notebook shows its KL, its score, what the monitor says, and samples."""
 
     path: Path
 
@@ -89,6 +95,41 @@ class Run:
     def report(self) -> Path:
         """Writes report.html and says where it is."""
         return write_report(self.path)
+
+    def watch(self) -> Case:
+        """What the monitor says of it: healthy or not, since when, which checkpoint to keep.
+
+        Raises:
+            RunError: the log cannot be read.
+        """
+        return look(self.path)
+
+    def drift(
+        self,
+        base: str | Path | None = None,
+        *,
+        tokens: int | None = None,
+        task: str | Path | None = None,
+        score: str | Callable[..., Any] | None = None,
+        out: str | Path | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> "Drift":
+        """How far the best checkpoint (without one the newest) moved, as `kleash.audit` measures it.
+
+        Args:
+            base: what it is compared with; left out, the model that the run began as.
+            tokens: of the texts that have nothing to do with the task, at most; left out, all.
+            task, score, out, settings: as `kleash.audit` takes them.
+
+        Raises:
+            UsageError: something asked for is wrong; nothing was measured.
+            RunError: it could not be measured.
+        """
+        given: dict[str, Any] = {"tokens": tokens, "task": task, "score": score, "out": out, "settings": settings}
+        return audited(self.path, self.events, base, **given)
+
+    def _repr_html_(self) -> str:
+        return view(self.path)
 
 
 def ended(events: Iterable[Event]) -> str | None:

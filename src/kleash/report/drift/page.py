@@ -27,6 +27,11 @@ def write_page(audit: Audit, path: Path) -> Path:
     return page.write(path, "drift.html.j2", **content(audit))
 
 
+def view(audit: Audit) -> str:
+    """The answer, the KLs and the scores, for a notebook."""
+    return page.view("drift_view.html.j2", **content(audit))
+
+
 def content(audit: Audit) -> dict[str, Any]:
     judged = audit.judgement
     return {

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from kleash.monitor import Examination, examine
+from kleash.monitor.engine import Verdict
 from kleash.records import Target
 from kleash.runlog.findings import Finding
 from kleash.runlog.importers import read_log
@@ -15,14 +16,37 @@ from kleash.runlog.series import Column, TrainLog
 EXIT = {"healthy": 0, "findings": 1, "not evaluated": 2}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Case:
-    """path: as the user gave it. budget: a ceiling on the KL that the user named."""
+    """A training log and what the monitor says of it. Printed, it is what `kleash watch` prints.
+
+    path: as the user gave it. said: verdict, findings, the last clean checkpoint. budget: a ceiling on the KL that
+    the user named.
+    """
 
     path: Path
     log: TrainLog
     said: Examination
     budget: Target | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.said.verdict
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The gravest first."""
+        return self.said.findings
+
+    def __repr__(self) -> str:
+        from kleash.report.watch.terminal import block
+
+        return block(self).plain
+
+    def _repr_html_(self) -> str:
+        from kleash.report.watch.page import view
+
+        return view(self)
 
     @property
     def exit_code(self) -> int:
@@ -50,12 +74,13 @@ class Case:
         return None if found is None else found[np.isfinite(found)]
 
 
-def look(path: Path, *, columns: Mapping[str, str] | None = None, budget: Target | None = None) -> Case:
+def look(path: str | Path, *, columns: Mapping[str, str] | None = None, budget: Target | None = None) -> Case:
     """Reads the log and has it judged.
 
     Raises:
         RunError: there is no log, or none that can be read.
         UsageError: `columns` names what does not exist.
     """
+    path = Path(path)
     log = read_log(path, columns=columns)
     return Case(path=path, log=log, said=examine(log, budget=budget), budget=budget)

@@ -16,6 +16,8 @@ from kleash.runlog.series import Column, TrainLog
 MOST_POINTS = 400
 #: So many lines fit into one chart.
 MOST_LINES = 6
+#: Titles of the charts that a notebook shows.
+VIEWED = ("KL to the reference", "Reward")
 
 Group = tuple[str, str, list[Chart]]
 

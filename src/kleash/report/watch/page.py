@@ -89,6 +89,12 @@ def findings(case: Case) -> list[dict[str, Any]]:
     return told
 
 
+def view(case: Case) -> str:
+    """What the monitor says, and the reward and the KL it is said of, for a notebook."""
+    drawn = [chart for _, _, found in charts.groups([case]) for chart in found if chart.title in charts.VIEWED]
+    return page.view("watch_view.html.j2", run=run(case, several=False), charts=drawn)
+
+
 def section(run_dir: Path) -> dict[str, Any]:
     """What the monitor says of a run of ours, for the report of that run."""
     try:
