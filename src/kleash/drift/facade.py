@@ -28,8 +28,11 @@ def audit(
     """How far `tuned` moved from `base`, and whether it was worth it.
 
     Args:
-        base, tuned: directories, hub ids, kleash:tiny, kleash:smollm2, adapters, runs (their best checkpoint), .gguf.
-        task: a file of prompts of what it was tuned for. score: what judges an answer, a name as in [[rewards]] use or
+        base: the model before.
+        tuned: the model after. Either is a directory, a hub id, kleash:tiny, kleash:smollm2, an adapter, a run (its
+            best checkpoint), a .gguf.
+        task: a file of prompts of what it was tuned for.
+        score: what judges an answer, a name as in [[rewards]] use or
             a function (prompts, completions, **columns) → list of float or None.
         texts: a file of texts of your own, or of prompts with or without answers.
         gates: {"max_kl": {"off": 0.05}, "max_p99": …, "min_top1": …, "no_regression": True, "against": "last.json"}.

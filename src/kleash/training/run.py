@@ -119,7 +119,10 @@ class Run:
         Args:
             base: what it is compared with; left out, the model that the run began as.
             tokens: of the texts that have nothing to do with the task, at most; left out, all.
-            task, score, out, settings: as `kleash.audit` takes them.
+            task: prompts of what it was trained for, a file.
+            score: what judges an answer to them.
+            out: a directory for the page and its company; left out, nothing is written.
+            settings: anything else, as `kleash.audit` takes it.
 
         Raises:
             UsageError: something asked for is wrong; nothing was measured.
