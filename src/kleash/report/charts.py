@@ -49,7 +49,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """`target`, `limit`: a level per x, to be met (within the share `held` of it), and not to be passed. `path`: a phase
+    """`target`, `limit`: a level per x, to be met (within the share `held`), and not to be passed. `path`: a phase
     portrait. `names`: of each x, where it is no step. `marks`: flags that stand over the lines.
 
     `log` holds only if every value is positive.
