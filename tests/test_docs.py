@@ -26,6 +26,7 @@ from kleash.rl.mismatch import Mismatch
 from kleash.training.api import start
 from kleash.training.config import Config, DataSpec
 from kleash.training.kl_config import KLSpec
+from kleash.training.log_config import LogSpec
 from kleash.training.offline.dpo_config import DPOConfig, PairData, PairKL
 from kleash.training.offline.reward_config import BradleyTerry, RewardConfig, RewardData
 from kleash.training.offline.sft_config import SFTKL, SFTConfig, SFTData
@@ -33,6 +34,7 @@ from kleash.training.offline.train_config import OfflineTrain
 from kleash.training.token_weights import ClassWeights
 from kleash.training.toml import load, load_config, parse
 from kleash.training.train_config import TrainSpec
+from kleash.training.watch_config import WatchSpec
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -209,6 +211,8 @@ def shown(value: object) -> str:
         ("### kl.weights", ClassWeights),
         ("## [train]", TrainSpec),
         ("### train.mismatch", Mismatch),
+        ("## [watch]", WatchSpec),
+        ("## [log]", LogSpec),
     ],
 )
 def test_config_page_has_every_key_and_default(heading: str, spec: type) -> None:

@@ -50,7 +50,7 @@ def test_a_second_event_file_is_a_resume() -> None:
 @pytest.mark.parametrize("name", ["trl", "slime"])
 def test_a_wandb_file_as_wandb_reads_it(name: str) -> None:
     told = json.loads((FIXTURES / "wandb" / f"{name}.json").read_text())
-    table = read_wandb(FIXTURES / "wandb" / f"offline-run-20260101_000000-{name}" / f"run-{name}.wandb").table
+    table = read_wandb([FIXTURES / "wandb" / f"offline-run-20260101_000000-{name}" / f"run-{name}.wandb"]).table
     for key, series in table.keys.items():
         expected = [float(row[key]) for row in told if key in row]
         np.testing.assert_array_equal(series.values, expected)

@@ -28,6 +28,7 @@ from kleash.runlog import Evaluation
 from kleash.training.api import start
 from kleash.training.config import DataSpec
 from kleash.training.kl_config import KLSpec, TargetStep
+from kleash.training.log_config import LogSpec
 from kleash.training.token_weights import ClassWeights
 from kleash.training.toml import parse_config
 from kleash.training.train_config import TrainSpec
@@ -227,6 +228,10 @@ TURNS: dict[type, dict[str, Turn]] = {
         "on_finding": Turn({"watch": LOWERS}, DEAD | {"watch": {"every": 21}}),
         "every": Turn({"watch": LOWERS | {"every": 22}}, DEAD | {"watch": LOWERS}),
     },
+    LogSpec: {
+        "to": Turn({"log__to": "tensorboard"}),
+        "project": Turn({"log__project": " "}, refused=UsageError),  # reaches W&B and trackio: test_boards.py
+    },
     FixedEntropy: {
         "coef": Turn({"entropy": {"coef": 0.2}}, {"entropy": {"coef": 0.1}}),
         "scope": Turn({"entropy": {"coef": 0.1, "scope": "sequence"}}, {"entropy": {"coef": 0.1}}),
@@ -355,6 +360,7 @@ def observed(home: Path, changes: dict[str, Any], seen: dict[str, Any]) -> Any:
             [{k: v for k, v in asdict(s).items() if k not in OF_THE_MACHINE} for s in steps(out)],
             tensors_digest(last.state_dict().items()),
             [c.path.name for c in run.checkpoints],
+            sorted(folder.name for folder in out.iterdir() if folder.is_dir()),
             [
                 {k: v for k, v in asdict(e).items() if k not in OF_THE_MACHINE}
                 for e in run.events

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Severity = Literal["note", "warning", "alarm"]
+#: What loggers that have alerts call these.
+LEVELS: dict[Severity, str] = {"alarm": "error", "warning": "warn", "note": "info"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,3 +49,13 @@ class Found:
     step: int
     action: str
     finding: Finding
+
+
+def dated(since: int | None, within: int | None) -> str:
+    """A change's step, and how far off it may be."""
+    return f"{since}" + (f" (±{within})" if within else "")
+
+
+def told(finding: Finding) -> str:
+    """A finding in one sentence, with its date."""
+    return f"step {dated(finding.since, finding.within)}: {finding.what}"

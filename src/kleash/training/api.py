@@ -12,9 +12,10 @@ from kleash.models.load import pick_device
 from kleash.records import Target
 from kleash.rewards.load import Rewarder, load_reward
 from kleash.rewards.spec import RewardSpec
+from kleash.runlog.boards import opened, require
 from kleash.runlog.jsonl import Writer, read
 from kleash.runlog.schema import Resume
-from kleash.training.beginning import begun, resumed, started, versions
+from kleash.training.beginning import begun, resumed, started, versions, written_out
 from kleash.training.budget import check_resumed
 from kleash.training.config import Config
 from kleash.training.data import Prompts, as_prompts, asked, digest, held_out_prompts, read_prompts
@@ -118,6 +119,7 @@ def start(
     run = Run(Path(config.out))
     log = run.path / "events.jsonl"
     check_out(run.path, log, resume)
+    require(config.log.to)
     if resume:
         _check_leash(log, config, loosen)
         check_resumed(config.kl.ceiling, next(reversed(run.steps), None))
@@ -139,7 +141,12 @@ def start(
         for row in [*table(job), *tried(job)]:
             progress.notice(row)
         return run
-    with Writer(log) as events, Writer(run.path / "samples.jsonl") as samples, progress:
+    with (
+        Writer(log) as file,
+        Writer(run.path / "samples.jsonl") as samples,
+        opened(config.log.to, config.log.project, file, written_out(job), progress.notice) as events,
+        progress,
+    ):
         sinks = Sinks(events, samples, progress.update, progress.notice)
         state = resumed(job, log, sinks, force) if resume else begun(job, sinks)
         loop(job, state, sinks)

@@ -32,7 +32,7 @@ PACKAGES = ("torch", "transformers", "peft", "safetensors", "tokenizers")
 def begun(job: Job, sinks: Sinks) -> Progressing:
     sinks.events.write(
         RunStart(
-            config=_resolved(job),
+            config=written_out(job),
             started=timestamp(),
             versions=versions(),
             fingerprints={"reference": job.reference.fingerprint, "prompts": digest(job.prompts)}
@@ -47,7 +47,8 @@ def begun(job: Job, sinks: Sinks) -> Progressing:
     return Progressing(step=0, controller=job.controller.init(job.config.kl.first_beta), plan=job.plan)
 
 
-def _resolved(job: Job) -> dict[str, Any]:
+def written_out(job: Job) -> dict[str, Any]:
+    """The config as it is in force, with what was left to kleash."""
     return dump_config(resolved(job.config, learning_rate=job.learning_rate))
 
 
@@ -90,13 +91,13 @@ def resumed(job: Job, log: Path, sinks: Sinks, force: bool) -> Progressing:
         state.step = state.saved = restored.step
     step = state.step
     for writer in (sinks.events, sinks.samples):
-        writer.write(Resume(step=step, started=timestamp(), config=_resolved(job)))
+        writer.write(Resume(step=step, started=timestamp(), config=written_out(job)))
     if changed:
         sinks.events.write(ReferenceChange(step=step, kind="forced", fingerprint=now))
         sinks.notice("reference_forced", f"another reference from here on: {'; '.join(changed)}", step)
     for sentence in passed_over:
         sinks.notice("checkpoint_passed_over", sentence)
-    for sentence in changes(beginning.config, _resolved(job)):
+    for sentence in changes(beginning.config, written_out(job)):
         sinks.notice("config_changed", sentence, step)
     state.plan = earlier(planned, job)
     if state.plan != job.plan:

@@ -34,6 +34,7 @@ from kleash.rewards.shapes import Overlong
 from kleash.rewards.spec import RewardSpec
 from kleash.training.budget import least
 from kleash.training.kl_config import KLSpec, in_the_pairs, standardised
+from kleash.training.log_config import LogSpec
 from kleash.training.section import STRICT, named_kind
 from kleash.training.train_config import BIAS_RATE, TrainSpec
 from kleash.training.watch_config import WatchSpec
@@ -92,7 +93,7 @@ class Config:
     the reward, and a first beta that was left out is DEFAULT_BETA_IN_DEVIATIONS; so it is for best-of-n, whose credit
     is a rank.
     entropy: a bonus on the policy's entropy, whatever the algorithm; left out, there is none.
-    watch: when the monitor looks, and what it does.
+    watch: when the monitor looks, and what it does. log: boards that the figures also go to.
     """
 
     __pydantic_config__ = STRICT
@@ -106,6 +107,7 @@ class Config:
     entropy: EntropyConfig | None = None
     train: TrainSpec = field(default_factory=TrainSpec)
     watch: WatchSpec = field(default_factory=WatchSpec)
+    log: LogSpec = field(default_factory=LogSpec)
 
     def __post_init__(self) -> None:
         if self.kl is None:  # pyright: ignore[reportUnnecessaryComparison]

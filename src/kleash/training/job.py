@@ -19,6 +19,7 @@ from kleash.models.spec import ModelSpec
 from kleash.records import Controller, ControllerState, Step
 from kleash.rewards.chain import ShapeMemory
 from kleash.rewards.load import Rewarder
+from kleash.runlog.boards import Boards
 from kleash.runlog.jsonl import Writer
 from kleash.runlog.schema import Evaluation, Notice
 from kleash.training.best import Best
@@ -138,7 +139,7 @@ class Progressing:
 class Sinks(NamedTuple):
     """Where a run tells of itself. show: a step's record, for the terminal (`Progress`, `OfflineProgress`)."""
 
-    events: Writer
+    events: Writer | Boards
     samples: Writer
     show: Callable[..., None]
     say: Callable[[str], None]

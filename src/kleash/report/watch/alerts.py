@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from kleash.errors import UsageError
 from kleash.report.watch.case import Case
 from kleash.report.watch.told import of_finding
-from kleash.report.watch.words import finding_text
 from kleash.runlog.findings import Finding
+from kleash.runlog.findings import told as in_words
 
 PATIENCE_S = 20.0
 
@@ -125,7 +125,7 @@ def told(case: Case, finding: Finding) -> dict[str, Any]:
 
 
 def message(case: Case, finding: Finding) -> str:
-    return f"kleash watch {case.path}: {finding.severity}: {finding.headline}. {finding_text(finding)}"
+    return f"kleash watch {case.path}: {finding.severity}: {finding.headline}. {in_words(finding)}"
 
 
 def reason(error: Exception) -> str:

@@ -10,6 +10,7 @@ from kleash.report.charts import short
 from kleash.report.watch import charts, samples, told, words
 from kleash.report.watch.case import Case, look
 from kleash.report.watch.follow import Follower
+from kleash.runlog.findings import dated
 
 TEMPLATE = "watch.html.j2"
 #: Characters of a sample beside a finding.
@@ -76,7 +77,7 @@ def findings(case: Case) -> list[dict[str, Any]]:
                 "severity": one.severity,
                 "tone": words.TONES[one.severity],
                 "text": one.what,
-                "since": words.dated(one.since, one.within),
+                "since": dated(one.since, one.within),
                 "seen": one.alarm_step if one.alarm_step != one.since else None,
                 "sure": one.sure,
                 "before": [words.quote(text, MOST_QUOTED) for text in one.before[:2]] if shows else [],

@@ -13,10 +13,8 @@ from pathlib import Path
 
 from kleash.errors import UsageError
 from kleash.report.watch.case import Case
-from kleash.report.watch.words import finding_text
-from kleash.runlog.findings import Finding
+from kleash.runlog.findings import LEVELS, Finding, told
 
-LEVELS = {"alarm": "error", "warning": "warn", "note": "info"}
 COLUMNS = ("run_id", "timestamp", "run_name", "title", "text", "level", "step", "alert_id")
 
 
@@ -41,7 +39,7 @@ class Trackio:
                 "timestamp": datetime.now(UTC).isoformat(),
                 "run_name": run_name,
                 "title": finding.headline,
-                "text": finding_text(finding),
+                "text": told(finding),
                 "level": LEVELS[finding.severity],
                 "step": finding.alarm_step,
                 "alert_id": identifier(str(run_id), finding),

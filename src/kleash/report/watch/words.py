@@ -13,7 +13,7 @@ import numpy as np
 from kleash.report.charts import short
 from kleash.report.watch.case import Case
 from kleash.report.watch.price import price_of
-from kleash.runlog.findings import Finding
+from kleash.runlog.findings import dated, told
 from kleash.runlog.series import Column, KLTag
 
 Tone = Literal["", "good", "mixed", "bad", "soft"]
@@ -67,10 +67,6 @@ def headline(case: Case) -> Line:
         first.sure,
     ]
     return Line("", ", ".join(part for part in parts if part), TONES[first.severity])
-
-
-def dated(since: int | None, within: int | None) -> str:
-    return f"{since}" + (f" (±{within})" if within else "")
 
 
 def lines(case: Case) -> list[Line]:
@@ -185,15 +181,11 @@ def found_lines(case: Case) -> Iterator[Line]:
     for finding in case.said.findings:
         if finding.headline == case.said.headline and "signs" in finding.numbers:
             continue
-        yield Line(finding.severity, finding_text(finding), TONES[finding.severity])
+        yield Line(finding.severity, told(finding), TONES[finding.severity])
     quoted = next((finding for finding in case.grave if finding.before and finding.after), None)
     if quoted is not None:
         yield Line("before", f"“{quote(quoted.before[0])}”", "soft")
         yield Line("after", f"“{quote(quoted.after[0])}”", "soft")
-
-
-def finding_text(finding: Finding) -> str:
-    return f"step {dated(finding.since, finding.within)}: {finding.what}"
 
 
 def quote(text: str, most: int = 160) -> str:

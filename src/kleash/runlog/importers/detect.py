@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from kleash.errors import RunError
-from kleash.runlog.importers import kleash, mapped, others, tensorboard, trackio, trl, trl_files, verl, wandb
+from kleash.runlog.importers import boards, kleash, mapped, others, tensorboard, trackio, trl, trl_files, verl, wandb
 from kleash.runlog.importers.console import read_console
 from kleash.runlog.importers.csv_table import read_csv
 from kleash.runlog.importers.files import lines, looks_binary, open_log
@@ -19,8 +19,9 @@ from kleash.runlog.importers.understand import understand
 from kleash.runlog.importers.vocabulary import Raw, Vocabulary
 from kleash.runlog.series import TrainLog
 
-#: In this order: TRL's keys are plain ones, OpenRLHF's plainer, and those of a table the plainest.
+#: In this order: our own keys are nobody else's, TRL's are plain ones, OpenRLHF's plainer, and a table's the plainest.
 VOCABULARIES: tuple[Vocabulary, ...] = (
+    boards.BOARDS,
     verl.VERL,
     others.NEMO_RL,
     others.PRIME_RL,
@@ -63,7 +64,7 @@ def _file(path: Path, chosen: mapped.Chosen | None) -> tuple[Raw, str | None]:
         case "trainer_state":
             return trl_files.read_state(path, keep)
         case "wandb":
-            return wandb.read_wandb(path, keep, step), None
+            return wandb.read_wandb([path], keep, step), None
         case "sqlite":
             return trackio.read_trackio(path, keep, step), None
         case "tensorboard":
@@ -158,7 +159,7 @@ def _first_readable(path: Path, folder: Folder, chosen: mapped.Chosen | None) ->
     keep, step = (chosen.keys, chosen.step) if chosen else (None, None)
     tried: list[str] = []
     ways: list[Callable[[], Raw]] = []
-    ways += [lambda file=file: wandb.read_wandb(file, keep, step) for file in folder.wandb]
+    ways += [lambda files=files: wandb.read_wandb(files, keep, step) for files in folder.wandb]
     ways += [lambda file=file: trackio.read_trackio(file, keep, step) for file in folder.databases]
     if folder.events:
         ways.append(lambda: tensorboard.read_tensorboard(folder.events, keep))

@@ -16,12 +16,13 @@ _TEXTS = (".jsonl", ".log", ".txt", ".out", ".csv", ".tsv")
 
 @dataclass(slots=True)
 class Folder:
-    """Files by kind, the newest first. events: the event files of one run, in order; metrics: of prime-rl's parts.
+    """Files by kind, the newest first. wandb: by run, whose files are in order, one more for each time that it was
+    resumed; events: the event files of one run, in order; metrics: of prime-rl's parts.
 
     notes: what was passed over.
     """
 
-    wandb: list[Path] = field(default_factory=list)
+    wandb: list[list[Path]] = field(default_factory=list)
     databases: list[Path] = field(default_factory=list)
     events: list[Path] = field(default_factory=list)
     metrics: list[Path] = field(default_factory=list)
@@ -31,11 +32,11 @@ class Folder:
 
 
 def searched(path: Path) -> Folder:
-    folder, events = Folder(), dict[Path, list[Path]]()
+    folder, events, offline = Folder(), dict[Path, list[Path]](), dict[str, list[Path]]()
     for file in _files(path):
         name = file.name
         if name.endswith(".wandb"):
-            folder.wandb.append(file)
+            offline.setdefault(name, []).append(file)  # run-ID.wandb
         elif name.endswith(".db"):
             folder.databases.append(file)
         elif "tfevents" in name:
@@ -46,10 +47,12 @@ def searched(path: Path) -> Folder:
             folder.metrics.append(file)
         elif name.endswith(_TEXTS) and file.parent == path:
             folder.texts.append(file)
-    for files in (folder.wandb, folder.databases, folder.texts):
+    for files in (folder.databases, folder.texts):
         files.sort(key=_age, reverse=True)
+    folder.wandb = [sorted(files, key=_age) for files in offline.values()]
+    folder.wandb.sort(key=lambda files: _age(files[-1]), reverse=True)
     if len(folder.wandb) > 1:
-        folder.notes.append(f"the newest of {len(folder.wandb)} runs here: {folder.wandb[0].parent.name}")
+        folder.notes.append(f"the newest of {len(folder.wandb)} runs here: {folder.wandb[0][-1].parent.name}")
     runs = sorted(events.values(), key=lambda files: max(map(_age, files)), reverse=True)
     if runs:
         folder.events = sorted(runs[0])

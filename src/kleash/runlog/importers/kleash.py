@@ -1,7 +1,6 @@
 """kleash's own runs: events.jsonl and samples.jsonl of `kleash train`, `sft`, `dpo` and `reward`."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +89,7 @@ def read_run(folder: Path) -> TrainLog:
     run = _Run(folder)
     for event in events(folder / EVENTS, run.notes):
         run.take(event)
-    log = understand(run.raw(), (run.vocabulary(),))
-    return replace(log, target_unit=run.target.unit if run.target else None)
+    return understand(run.raw(), (run.vocabulary(),))
 
 
 def events(path: Path, notes: list[str]) -> Iterator[Event]:
@@ -211,7 +209,7 @@ class _Run:
     def vocabulary(self) -> Vocabulary:
         verb = self.start.verb if self.start else "train"
         kl = tuple(one.but(estimator=self.estimators.get(one.key, one.estimator)) for one in VOCABULARY.kl)
-        return VOCABULARY.but(method=verb, kl=kl)
+        return VOCABULARY.but(method=verb, kl=kl, target_unit=self.target.unit if self.target else None)
 
     def raw(self) -> Raw:
         for step, values in self.evaluations:

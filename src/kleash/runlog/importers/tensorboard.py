@@ -18,6 +18,8 @@ MOST_SCALAR = 1_000_000
 #: TensorProto: data type → struct format; float_val, double_val, int_val, int64_val by field.
 _TYPES = {1: "f", 2: "d", 3: "i", 9: "q"}
 _FLOAT, _DOUBLE = 1, 2
+#: Field of an Event that says a writer has begun, and its status.
+SESSION, START = 7, 1
 
 
 def read_tensorboard(paths: Sequence[Path], keep: frozenset[str] | None = None) -> Raw:
@@ -31,10 +33,12 @@ def read_tensorboard(paths: Sequence[Path], keep: frozenset[str] | None = None) 
     for path in paths:
         for frame in frames(path, notes):
             try:
-                step, scalars = scalars_of(frame)
+                step, scalars, anew = content_of(frame)
             except ValueError:
                 notes.append(f"{path.name} has an event that cannot be read, which is left out")
                 continue
+            if anew and table.steps:
+                table.void(step)
             if scalars:
                 table.add(step, scalars)
     if not len(table.steps):
@@ -67,21 +71,23 @@ def frames(path: Path, notes: list[str]) -> Iterator[bytes]:
             yield body[:-4]
 
 
-def scalars_of(event: bytes) -> tuple[int, list[tuple[str, float]]]:
-    """Step and scalars of an Event.
+def content_of(event: bytes) -> tuple[int, list[tuple[str, float]], bool]:
+    """Step and scalars of an Event, and whether a writer says that it begins anew there: what is later is void.
 
     Raises:
         ValueError: it is damaged.
     """
-    step, found = 0, []
+    step, found, anew = 0, [], False
     for number, value in fields(event):
         if number == 2:
             step = signed(value)
+        elif number == SESSION:
+            anew = any(part == 1 and signed(status) == START for part, status in fields(raw(value)))
         elif number == 5:
             for part, summary in fields(raw(value)):
                 if part == 1 and (scalar := _scalar(raw(summary))) is not None:
                     found.append(scalar)
-    return step, found
+    return step, found, anew
 
 
 def _scalar(value: bytes) -> tuple[str, float] | None:

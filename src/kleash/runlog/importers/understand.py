@@ -48,6 +48,7 @@ def understand(raw: Raw, vocabularies: Sequence[Vocabulary]) -> TrainLog:
         columns=columns,
         kl=tags,
         smoothing=(raw.smoothing or usual_gap(axis, columns)) if vocabulary.averages else 1,
+        target_unit=vocabulary.target_unit,
         config=raw.config,
         checkpoints=raw.checkpoints,
         sample_steps=raw.sample_steps,

@@ -61,8 +61,8 @@ class Vocabulary:
     keys for one column the first that the log has is taken. families: regular expression → template of the column.
     kl: the first of a meaning that the log has is the column, the others are columns "kl_ref/KEY" as logged. absent:
     why a log has no kl_ref. averages: rows are means over the steps since the row before.
-    strength: the setting that is beta, for trainers that do not log it. adapt: the vocabulary as this log's settings
-    make it.
+    strength: the setting that is beta, for trainers that do not log it. target_unit: of the column `target`. adapt: the
+    vocabulary as this log's settings make it.
     """
 
     trainer: str
@@ -74,6 +74,7 @@ class Vocabulary:
     absent: str = "this log has no KL to the reference"
     averages: bool = False
     strength: str | None = None
+    target_unit: Unit | None = None
     adapt: "Callable[[Vocabulary, Raw], Vocabulary]" = lambda vocabulary, raw: vocabulary
 
     @property

@@ -4,7 +4,7 @@ import json
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +28,30 @@ CONFIG_OF_RUN = 4
 LONGEST_VALUE = 100_000
 
 
-def read_wandb(path: Path, keep: frozenset[str] | None = None, step_key: str | None = None) -> Raw:
-    """The history of an offline run. A file that is cut gives what is whole.
+def read_wandb(paths: Sequence[Path], keep: frozenset[str] | None = None, step_key: str | None = None) -> Raw:
+    """The history of an offline run: its file, and one more for each time that it was resumed, in order.
+
+    A file that is cut gives what is whole.
 
     Raises:
         RunError: it is no file of W&B, holds no history, or two runs are mixed.
     """
+    path = paths[-1]
     run, notes = _Run(Table(str(path), keep), Steps(step_key)), list[str]()
-    for record in records(path, notes):
-        try:
-            run.take(record)
-        except ValueError:
-            notes.append(f"{path.name} has a record that cannot be read, which is left out")
+    for part in paths:
+        run.ended = None
+        for record in records(part, notes):
+            try:
+                run.take(record)
+            except ValueError:
+                notes.append(f"{part.name} has a record that cannot be read, which is left out")
     table = run.table
     if not len(table.steps):
         more = f" ({notes[0]})" if notes else ""
         raise RunError(f"{path} has no history of W&B{more}")
-    tables = _tables(path.parent / "files" / "media" / "table")
+    tables = dict[int, Path]()
+    for part in paths:
+        tables |= _tables(part.parent / "files" / "media" / "table")
     return Raw(
         path=path,
         table=table,
@@ -168,7 +175,7 @@ def _configure(config: dict[str, Any], update: bytes) -> None:
     for part, content in fields(update):
         if part == 1:
             key, value = _item(raw(content))
-            if isinstance(value, int | float | str | bool | dict):
+            if isinstance(value, int | float | str | bool | dict | list):
                 config[key] = value
 
 

@@ -25,6 +25,7 @@ from kleash.errors import UsageError
 from kleash.models.spec import Chat, ModelSpec
 from kleash.records import Target
 from kleash.training.kl_config import ControllerConfig, budget_with_unit, holds, with_unit
+from kleash.training.log_config import LogSpec
 from kleash.training.offline.train_config import OfflineTrain
 from kleash.training.pair_files import BadRows
 from kleash.training.section import STRICT, named_kind
@@ -131,6 +132,7 @@ class DPOConfig:
     loss: LossConfig = field(default_factory=DPO)
     kl: PairKL = field(default_factory=PairKL)
     train: OfflineTrain = field(default_factory=OfflineTrain)
+    log: LogSpec = field(default_factory=LogSpec)
 
     def __post_init__(self) -> None:
         if self.model.critic is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from kleash.errors import UsageError
 from kleash.models.spec import ModelSpec
+from kleash.training.log_config import LogSpec
 from kleash.training.offline.train_config import OfflineTrain
 from kleash.training.pair_files import BadRows
 from kleash.training.section import STRICT
@@ -72,6 +73,7 @@ class RewardConfig:
     loss: BradleyTerry = field(default_factory=BradleyTerry)
     members: int = 1
     train: OfflineTrain = field(default_factory=OfflineTrain)
+    log: LogSpec = field(default_factory=LogSpec)
 
     def __post_init__(self) -> None:
         if self.members < 1:

@@ -5,6 +5,7 @@ from typing import Any
 
 from kleash.errors import UsageError
 from kleash.models.spec import Chat, ModelSpec
+from kleash.training.log_config import LogSpec
 from kleash.training.offline.train_config import OfflineTrain
 from kleash.training.section import STRICT
 
@@ -69,6 +70,7 @@ class SFTConfig:
     data: SFTData
     kl: SFTKL = field(default_factory=SFTKL)
     train: OfflineTrain = field(default_factory=OfflineTrain)
+    log: LogSpec = field(default_factory=LogSpec)
 
     def __post_init__(self) -> None:
         if self.model.critic is not None or self.model.reference_update is not None:

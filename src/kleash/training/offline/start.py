@@ -9,6 +9,7 @@ from typing import Any
 
 from kleash.errors import RunError, UsageError
 from kleash.models.fingerprint import differences
+from kleash.runlog.boards import opened, require
 from kleash.runlog.jsonl import Writer, read
 from kleash.runlog.schema import Resume, RunStart, offline_steps
 from kleash.training import checkpoint
@@ -42,6 +43,7 @@ def run_offline(
     run = OfflineRun(Path(config.out))
     log = run.path / "events.jsonl"
     check_out(run.path, log, resume)
+    require(config.log.to)
     try:
         run.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -53,7 +55,12 @@ def run_offline(
         progress.notice(line)
     if check_only:
         return run
-    with Writer(log) as events, Writer(run.path / "samples.jsonl") as samples, progress:
+    with (
+        Writer(log) as file,
+        Writer(run.path / "samples.jsonl") as samples,
+        opened(config.log.to, config.log.project, file, dump_config(job.config), progress.notice) as events,
+        progress,
+    ):
         sinks = Sinks(events, samples, progress.update, progress.notice)
         state = _resumed(job, log, sinks, force) if resume else _begun(job, sinks)
         train_offline(job, state, sinks)
