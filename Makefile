@@ -9,7 +9,7 @@ CODE := src tests tools benchmarks examples
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test trl browser screenshots check lint docs site clean fixtures fixtures-check tiny tiny-report zoo \
+.PHONY: help demo test trl browser screenshots notebook check lint docs site clean fixtures fixtures-check tiny tiny-report zoo \
 	bench bench-demo bench-trl bench-judge
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make test         the whole test suite"
 	@echo "make trl          kleash inside TRL: its tests and its example, in an environment with TRL"
 	@echo "make browser      the pages in headless Chromium (from the system's packages if it is missing)"
+	@echo "make notebook     run the notebook; make notebook WRITE=--write keeps what came out"
 	@echo "make check        lint, types, import direction and the fast tests"
 	@echo "make docs         write the generated pages and tables of docs again"
 	@echo "make fixtures     other trainers' logs, written by their own code again; make fixtures-check compares two"
@@ -49,6 +50,13 @@ browser: $(VENV)/.dev
 
 screenshots: $(VENV)/.dev
 	$(BIN)/python -m tools.screenshots
+
+$(VENV)/.notebook: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[notebook]'
+	touch $@
+
+notebook: $(VENV)/.notebook
+	$(BIN)/python -m tools.run_notebook $(WRITE)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check $(CODE)

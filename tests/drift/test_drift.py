@@ -191,6 +191,7 @@ def test_from_python_as_from_the_command_line(tmp_path, monkeypatch) -> None:
     found = kleash.audit(TINY, TINY, out=tmp_path / "out", gates={"max_kl": {"off": 0.05}}, settings=settings)
     assert found.verdict == found.audit.judgement.verdict == "insufficient evidence", "a few texts"
     assert found.kl is not None and found.kl.value == 0 and found.passed is None, "gated, and no interval"
+    assert found.audit.command == f"kleash drift {TINY} {TINY} --tokens 300 --samples 0 --no-tasks"
     assert (tmp_path / "out" / "drift.html").exists()
     with pytest.raises(UsageError, match="unknown setting or gate 'token'"):
         kleash.audit(TINY, TINY, settings={"token": 1})

@@ -62,6 +62,16 @@ def test_away_from_a_terminal_one_line_a_step_and_no_codes() -> None:
     assert "\x1b" not in out
 
 
+def test_a_notebook_keeps_ten_lines_of_a_run_and_no_codes(monkeypatch, capsys) -> None:
+    monkeypatch.setattr("kleash.training.progress.in_notebook", lambda: True)
+    with Progress() as progress:
+        for number in range(41):
+            progress.update(step(step=number), None, 40)
+    lines = capsys.readouterr().out.splitlines()
+    assert [int(line.split("/")[0].removeprefix("step ")) for line in lines] == list(range(0, 41, 4))
+    assert "\x1b" not in "".join(lines)
+
+
 def test_a_long_line_is_not_wrapped() -> None:
     assert len(shown(False, controller_held="because " * 40).splitlines()) == 2
 

@@ -1,5 +1,6 @@
 """`kleash.audit`: an audit from Python, as `kleash drift` makes one."""
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -58,10 +59,19 @@ def audit(
         texts=None if texts is None else str(texts),
         effort=Effort(**effort),
         gates=Gates(**(gates or {})),
-        command=f"kleash drift {base} {tuned}",
+        command=_command(base, tuned, effort),
         **given,
     )
     found = Drift(api.audit(question))
     if out is not None:
         found.save(out)
     return found
+
+
+def _command(base: str | Path, tuned: str | Path, effort: Mapping[str, Any]) -> str:
+    """What measures the KL again from the command line; a task's score may be a function, which no command can name."""
+    words = ["kleash", "drift", str(base), str(tuned)]
+    for name in ("tokens", "samples", "max_new_tokens", "items"):
+        if effort.get(name) is not None:
+            words += [f"--{name.replace('_', '-')}", str(effort[name])]
+    return shlex.join(words if effort.get("builtin_tasks", True) else [*words, "--no-tasks"])

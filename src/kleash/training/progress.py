@@ -1,4 +1,5 @@
-"""What a run shows while it trains: a live panel on a terminal, one plain line a step anywhere else.
+"""What a run shows while it trains: a live panel on a terminal, one plain line a step anywhere else (in a notebook ten
+lines in all).
 
 Everything a model or a prompt wrote is shown as plain text: no markup, no control codes.
 """
@@ -37,7 +38,8 @@ class Progress:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console()
+        self._notebook = console is None and in_notebook()
+        self._console = console or own_console()
         self._history = _History()
         self._live = Live(console=self._console, refresh_per_second=4) if self._console.is_terminal else None
 
@@ -59,7 +61,7 @@ class Progress:
         with unheard():
             if self._live:
                 self._live.update(panel(step, sample, total_steps, self._history))
-            else:
+            elif not self._notebook or tenth(step.step, total_steps):
                 self._print(plain_line(step, total_steps))
 
     def notice(self, text: str) -> None:
@@ -69,6 +71,20 @@ class Progress:
 
     def _print(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)
+
+
+def in_notebook() -> bool:
+    return Console().is_jupyter
+
+
+def own_console() -> Console:
+    """Standard output. A notebook is no terminal, whatever its kernel says: nothing there is written over."""
+    return Console(force_jupyter=False, force_terminal=False) if in_notebook() else Console()
+
+
+def tenth(step: int, total: int) -> bool:
+    """Whether a step begins a tenth of the run: what a notebook, which keeps all lines, is shown."""
+    return step * 10 // total != (step - 1) * 10 // total
 
 
 @contextmanager

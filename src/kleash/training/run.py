@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from kleash.errors import RunError, UsageError
 from kleash.records import Step
@@ -92,6 +92,15 @@ class Run:
         why = "none yet kept its KL within 1.25 × the target and the budget, or no link to it could be made"
         return best_of(self.path, why)
 
+    @property
+    def model(self) -> Saved:
+        """What came out: the best checkpoint, or without one the last.
+
+        Raises:
+            RunError: there is no checkpoint yet.
+        """
+        return model_of(self)
+
     def report(self) -> Path:
         """Writes report.html and says where it is."""
         return write_report(self.path)
@@ -140,6 +149,27 @@ def ended(events: Iterable[Event]) -> str | None:
     return next((event.reason for event in reversed([*events]) if isinstance(event, RunEnd)), None)
 
 
+@runtime_checkable
+class Kept(Protocol):
+    """A run, as far as its checkpoints."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def checkpoints(self) -> list[Saved]: ...
+    @property
+    def best(self) -> Saved: ...
+
+
+def model_of(run: Kept) -> Saved:
+    """The best checkpoint, or without one the last.
+
+    Raises:
+        RunError: there is none.
+    """
+    return run.best if (run.path / "best").exists() or not run.checkpoints else run.checkpoints[-1]
+
+
 def best_of(run_dir: Path, why: str) -> Saved:
     """The best checkpoint of a run.
 
@@ -147,5 +177,5 @@ def best_of(run_dir: Path, why: str) -> Saved:
         RunError: there is none; `why` says what that may mean.
     """
     if not (run_dir / "best").exists():
-        raise RunError(f"{run_dir} has no best checkpoint: {why}; run.checkpoints has all of them")
+        raise RunError(f"{run_dir} has no best checkpoint: {why}; run.model is the last one, run.checkpoints has all")
     return Saved(run_dir / "best")

@@ -1,4 +1,4 @@
-"""What a run on rows shows: a live panel on a terminal, one plain line an update anywhere else."""
+"""What a run on rows shows: a live panel on a terminal, one plain line an update anywhere else (ten in a notebook)."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -10,14 +10,15 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from kleash.training.progress import HISTORY, PACE, printable, sparkline, unheard
+from kleash.training.progress import HISTORY, PACE, in_notebook, own_console, printable, sparkline, tenth, unheard
 
 
 class OfflineProgress:
     """Use as a context manager around the loop; `update` once a step, `notice` for anything worth a sentence."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console()
+        self._notebook = console is None and in_notebook()
+        self._console = console or own_console()
         self._losses: deque[float | None] = deque(maxlen=HISTORY)
         self._seconds: deque[float] = deque(maxlen=PACE)
         self._live = Live(console=self._console, refresh_per_second=4) if self._console.is_terminal else None
@@ -41,6 +42,8 @@ class OfflineProgress:
         left = sum(self._seconds) / len(self._seconds) * (total - record.step - 1)
         with unheard():
             if not self._live:
+                if self._notebook and not tenth(record.step, total):
+                    return
                 step = f"step {record.step:>{len(str(total))}}/{total}"
                 self._print("  ".join([step, *words, f"{record.seconds:.2f} s"]))
                 return

@@ -13,7 +13,7 @@ from kleash.runlog.offline import OfflineEvaluation, OfflineStep
 from kleash.runlog.schema import Event, RunStart, current, offline_evaluations, offline_steps
 from kleash.training import shelf
 from kleash.training.audited import audited
-from kleash.training.run import Run, Saved, best_of, ended
+from kleash.training.run import Run, Saved, best_of, ended, model_of
 
 if TYPE_CHECKING:
     from kleash.training.audited import Drift
@@ -69,7 +69,7 @@ class OfflineRun:
         Raises:
             RunError: there is no checkpoint yet.
         """
-        return self.best if (self.path / "best").exists() or not self.checkpoints else self.checkpoints[-1]
+        return model_of(self)
 
     def report(self) -> Path:
         """Writes report.html and says where it is."""
