@@ -21,6 +21,7 @@ from benchmarks import simulated_runs
 from benchmarks.runs import table
 from benchmarks.simulated_runs import GAMED_TUNED, GAMED_UNTUNED, HEALTHY, HEALTHY_UNTUNED, Simulated
 
+from kleash.intervals import wilson
 from kleash.monitor import examine
 
 HEALTHY_RUNS, GAMED_RUNS, FIRST = 500, 50, 250
@@ -77,15 +78,8 @@ def all_judged(make: Callable[[int], Simulated], seeds: Sequence[int], at_once: 
         return list(pool.map(partial(judge, make), seeds, chunksize=10))
 
 
-def wilson(hits: int, n: int) -> tuple[float, float]:
-    """95 % interval of a rate (Wilson 1927)."""
-    z = 1.959964
-    centre, half = hits + z * z / 2, z * np.sqrt(hits * (n - hits) / n + z * z / 4)
-    return float((centre - half) / (n + z * z)), float((centre + half) / (n + z * z))
-
-
 def rate(hits: int, n: int) -> str:
-    low, high = wilson(hits, n)
+    low, high = wilson(hits / n, n)
     return f"{hits} of {n} ({hits / n:.1%}; 95 %: {low:.1%} to {high:.1%})"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 
-BASE = {"errors", "records", "text"}
+BASE = {"errors", "intervals", "records", "text"}
 TENSORS = BASE | {"tensors", "masked"}
 LIBRARY = TENSORS | {"kl", "rl", "beta", "algorithms", "models", "rewards", "runlog", "report", "assets"}
 
@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"training", "drift", "report"},  # the facade, lazily
     "errors": set(),
     "text": set(),
+    "intervals": set(),
     "records": {"errors"},
     "tensors": BASE,
     "masked": BASE | {"tensors"},
@@ -64,6 +65,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 #: Parts that must start fast and run where no deep-learning stack is installed.
 LIGHT = {
     "errors",
+    "intervals",
     "text",
     "records",
     "beta",

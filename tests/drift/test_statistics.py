@@ -10,7 +10,7 @@ from tests.tolerances import EXACT, PRINTED
 
 from kleash.drift import resampling, statistics
 from kleash.drift.records import Interval
-from kleash.drift.statistics import LEAST, mean, parts, proportion, quantiles, wilson
+from kleash.drift.statistics import LEAST, mean, parts, proportion, quantiles
 
 #: Documents of a planted population, and how their KLs are spread: tokens within a document share its level.
 POPULATION = 20_000
@@ -95,14 +95,6 @@ def test_a_share_without_exceptions_is_wilson_by_document() -> None:
     assert (found.value, found.high) == (1.0, pytest.approx(1.0, abs=EXACT))
     assert found.low == pytest.approx(n / (n + z**2), rel=PRINTED)
     assert found.effective_n is None
-
-
-@pytest.mark.parametrize(("k", "n"), [(0, 10), (3, 10), (17, 40), (40, 40)])
-def test_wilson(k: int, n: int) -> None:
-    expected = stats.binomtest(k, n).proportion_ci(method="wilson")
-    assert wilson(k / n, float(n), float(stats.norm.ppf(0.975))) == pytest.approx(
-        (expected.low, expected.high), abs=EXACT
-    )
 
 
 @pytest.mark.parametrize("df", [24, 40, 299])

@@ -9,27 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tolerances import EXACT, LOOP
 
-from kleash.rl.calibration import Z95, calibration, disagreement, wilson
-
-
-@given(st.integers(1, 500), st.data())
-@settings(deadline=None)
-def test_wilson_is_where_the_score_test_just_accepts(n, data):
-    """Its ends are the shares p with |x/n − p| = z √(p (1 − p) / n)."""
-    right = data.draw(st.integers(0, n))
-    found = wilson(float(right), n)
-    assert found.value == right / n
-    for end in (found.low, found.high):
-        if 0 < end < 1:
-            assert abs(right / n - end) == pytest.approx(Z95 * math.sqrt(end * (1 - end) / n), rel=LOOP, abs=LOOP)
-    assert (found.low == pytest.approx(0, abs=EXACT)) == (right == 0)
-    assert (found.high == pytest.approx(1, abs=EXACT)) == (right == n)
-
-
-def test_wilson_as_printed():
-    """Newcombe 1998, table I: 81 of 263 → 0.2553 to 0.3662; 1 of 29 → 0.0061 to 0.1718 (method 3)."""
-    assert [round(x, 4) for x in wilson(81.0, 263)[1:]] == [0.2553, 0.3662]
-    assert [round(x, 4) for x in wilson(1.0, 29)[1:]] == [0.0061, 0.1718]
+from kleash.intervals import wilson
+from kleash.rl.calibration import calibration, disagreement
 
 
 @given(st.lists(st.one_of(st.floats(-8, 8), st.sampled_from([0.0, 50.0, -50.0])), min_size=1, max_size=40))
@@ -45,7 +26,8 @@ def test_calibration_equals_a_slow_loop(differences):
         bins.setdefault(min(3, int((sure - 0.5) / 0.125)), []).append((sure, won))
     error = sum(abs(sum(w - s for s, w in rows)) for rows in bins.values()) / len(differences)
     found = calibration(torch.tensor(differences, dtype=torch.float64), bins=4)
-    assert found.accuracy == wilson(right, len(differences))
+    share = right / len(differences)
+    assert found.accuracy == (share, *wilson(share, len(differences)))
     assert found.nll == pytest.approx(nll / len(differences), rel=LOOP)
     assert found.brier == pytest.approx(brier / len(differences), rel=LOOP)
     assert found.error == pytest.approx(error, rel=LOOP, abs=EXACT)

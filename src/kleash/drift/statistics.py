@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kleash.drift.records import Interval
 from kleash.drift.resampling import cr1, percentile_t
+from kleash.intervals import wilson
 
 #: Fewer documents (or items) than this: no interval at all.
 LEAST = 25
@@ -142,13 +143,6 @@ def parts(
     judged = sum(len(np.unique(doc[own])) >= LEAST for own in rows)
     alpha = 0.05 / max(judged, 1)
     return [mean(x[own], doc[own], positive=positive, alpha=alpha, seed=seed) if own.any() else None for own in rows]
-
-
-def wilson(share: float, n: float, z: float) -> tuple[float, float]:
-    """Wilson's score interval of a share of n independent trials."""
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)  # rounding aside, it never leaves [0, 1]
 
 
 def _rows(values: ArrayLike, document: ArrayLike) -> tuple[Floats, Whole]:

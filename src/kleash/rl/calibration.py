@@ -1,6 +1,5 @@
 """How good a preference model is on pairs that it has not seen: how often it is right, and whether it knows."""
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -8,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-#: Of the 95 % intervals.
-Z95 = 1.959963984540054
+from kleash.intervals import wilson
+
 #: Bins of confidence between ½ and 1.
 BINS = 10
 
@@ -44,20 +43,6 @@ class Calibration(NamedTuple):
     bins: list[Bin]
 
 
-def wilson(right: float, n: int, z: float = Z95) -> Interval:
-    """right/n with its score interval: inside [0, 1], and of use with few pairs and shares near 1.
-
-    `right` may be half a number, for ties.
-
-    Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
-    Proved by: tests/rl/test_calibration.py::test_wilson_is_where_the_score_test_just_accepts
-    """
-    share, shrink = right / n, 1 + z * z / n
-    centre = (share + z * z / (2 * n)) / shrink
-    half = z / shrink * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return Interval(share, max(0.0, centre - half), min(1.0, centre + half))
-
-
 def calibration(ahead: Float[Tensor, " N"], bins: int = BINS) -> Calibration:
     """Of the differences r_c − r_r of held-out pairs, taken as independent; a tie is half right.
 
@@ -69,6 +54,7 @@ def calibration(ahead: Float[Tensor, " N"], bins: int = BINS) -> Calibration:
     ahead = ahead.detach().to("cpu", torch.float64)
     confidence = torch.sigmoid(ahead.abs())
     right = (ahead > 0).double() + (ahead == 0).double() / 2
+    share = float(right.sum()) / len(ahead)
     which = ((confidence - 0.5) * 2 * bins).long().clamp(max=bins - 1)  # a confidence of exactly 1 is in the last bin
     found = [
         Bin(int(here.sum()), float(confidence[here].mean()), float(right[here].mean()))
@@ -76,7 +62,7 @@ def calibration(ahead: Float[Tensor, " N"], bins: int = BINS) -> Calibration:
         if here.any()
     ]
     return Calibration(
-        accuracy=wilson(float(right.sum()), len(ahead)),
+        accuracy=Interval(share, *wilson(share, len(ahead))),
         nll=float(-logsigmoid(ahead).mean()),
         brier=float((1 - torch.sigmoid(ahead)).square().mean()),
         error=sum(b.pairs * abs(b.accuracy - b.confidence) for b in found) / len(ahead),

@@ -21,6 +21,7 @@ from kleash.records import ControllerState, Estimator, KLKind, Reading, Step, Ta
 from kleash.rewards.ensembles import disagreement
 from kleash.rewards.score import Scored
 from kleash.rl.mismatch import Mismatch
+from kleash.runlog.price import WINDOW, slope
 from kleash.tensors import Look, Rollout
 from kleash.training.dynamic import Draws
 from kleash.training.learn import Learned
@@ -32,9 +33,6 @@ try:
     import resource
 except ImportError:  # Windows
     resource = None
-
-#: Steps over which the price (reward per nat) is fitted.
-PRICE_WINDOW = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +104,7 @@ def gauge(
         kl_origin_token=kl_origin_token,
         **_class_figures(look, collected),
         **_sampler_figures(look, rollout),
-        price=price([*_points(history), (None if kl_ref is None else kl_ref.value, trained)]),
+        price=_price(history, None if kl_ref is None else kl_ref.value, trained),
         score=mean,
         score_std=std,
         scores={name: m for name, (m, _) in named.items()},
@@ -171,30 +169,11 @@ def controller_figures(state: ControllerState) -> dict[str, int | str | None]:
     return {"controller_held": state.held, "beta_clipped": state.clipped, "error_clipped": state.saturated}
 
 
-def price(points: Sequence[tuple[float | None, float | None]]) -> float | None:
-    """Slope of score against kl_ref over the last PRICE_WINDOW steps, by least squares; None where it has no meaning.
-
-    The fit needs at least half a window, and a KL that really varied.
-
-    Source: envelope theorem dE[r]/dKL = beta at the optimum; Korbak et al. 2022, arXiv 2205.11275.
-    """
-    window = [(k, s) for k, s in points[-PRICE_WINDOW:] if k is not None and s is not None and math.isfinite(k)]
-    if len(window) < PRICE_WINDOW // 2:
-        return None
-    kls, scores = zip(*window, strict=True)
-    k, s = math.fsum(kls) / len(window), math.fsum(scores) / len(window)
-    spread = math.fsum((x - k) ** 2 for x in kls)
-    if spread <= 1e-12 * max(1.0, k * k):
-        return None
-    return math.fsum((x - k) * (y - s) for x, y in window) / spread
-
-
-def _points(history: Sequence[Step]) -> list[tuple[float | None, float | None]]:
-    """kl_ref and the score that was trained on: the shaped one where there is a shape."""
-    return [
-        (None if s.kl_ref is None else s.kl_ref.value, s.score if s.score_shaped is None else s.score_shaped)
-        for s in history[-PRICE_WINDOW:]
-    ]
+def _price(history: Sequence[Step], kl: float | None, trained: float | None) -> float | None:
+    """Over the last steps, this one included: kl_ref and the score that was trained on, the shaped one where it is."""
+    kls = [None if s.kl_ref is None else s.kl_ref.value for s in history[1 - WINDOW :]]
+    scores = [s.score if s.score_shaped is None else s.score_shaped for s in history[1 - WINDOW :]]
+    return slope([*kls, kl], [*scores, trained])
 
 
 def _sampler_figures(look: Look, rollout: Rollout) -> dict[str, Any]:

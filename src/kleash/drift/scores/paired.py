@@ -9,7 +9,8 @@ import numpy as np
 
 from kleash.drift import statistics
 from kleash.drift.records import Interval
-from kleash.drift.statistics import LEAST, ONE_CARRIES, TOO_FEW, wilson
+from kleash.drift.statistics import LEAST, ONE_CARRIES, TOO_FEW
+from kleash.intervals import wilson
 
 TOO_FEW_ITEMS = "too few items"
 ONE_ITEM = "one item carries it"

@@ -102,7 +102,7 @@ def section(run_dir: Path) -> dict[str, Any]:
         case = look(run_dir)
     except RunError as error:
         return {"headline": f"The monitor cannot read this log: {error}", "tone": "mixed", "findings": [], "lines": []}
-    wanted = ("keep", "distrust", "do", "unknown")
+    wanted = ("keep", "distrust", "do", "unknown", "record")
     return {
         "headline": words.headline(case).text,
         "tone": words.headline(case).tone,

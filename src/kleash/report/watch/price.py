@@ -1,27 +1,12 @@
-"""What a nat of KL earned: the reward's slope on it, over a stretch of rows."""
+"""What a nat of KL earned, along a log and in words."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from kleash.report.charts import short
-from kleash.runlog.series import Column, TrainLog
-
-#: As many rows as a run's own `price` is fitted on.
-WINDOW = 20
-
-
-def slope(reward: Column, kl: Column) -> float | None:
-    """Reward per nat by least squares; None with under half a window of rows, or a KL that did not vary.
-
-    Source: envelope theorem dE[r]/dKL = beta at the optimum; Korbak et al. 2022, arXiv 2205.11275.
-    """
-    both = np.isfinite(reward) & np.isfinite(kl)
-    if both.sum() < WINDOW // 2:
-        return None
-    x, y = kl[both] - kl[both].mean(), reward[both] - reward[both].mean()
-    spread = float(x @ x)
-    return float(x @ y) / spread if spread > 1e-12 * max(1.0, float(kl[both].mean() ** 2)) else None
+from kleash.runlog.price import WINDOW, slope
+from kleash.runlog.series import TrainLog
 
 
 def at_rows(log: TrainLog, rows: Sequence[int]) -> list[float | None]:
@@ -29,7 +14,7 @@ def at_rows(log: TrainLog, rows: Sequence[int]) -> list[float | None]:
     reward, kl = log.column("reward"), log.column("kl_ref_sequence")
     if reward is None or kl is None:
         return [None] * len(rows)
-    return [slope(reward[max(0, n - WINDOW + 1) : n + 1], kl[max(0, n - WINDOW + 1) : n + 1]) for n in rows]
+    return [slope(kl[max(0, n - WINDOW + 1) : n + 1], reward[max(0, n - WINDOW + 1) : n + 1]) for n in rows]
 
 
 def price_of(log: TrainLog, since: int | None) -> str | None:
@@ -39,10 +24,10 @@ def price_of(log: TrainLog, since: int | None) -> str | None:
         return None
     if since is not None:
         row = int(np.searchsorted(log.step, since))
-        before, after = slope(reward[:row], kl[:row]), slope(reward[row:], kl[row:])
+        before, after = slope(kl[:row], reward[:row]), slope(kl[row:], reward[row:])
         if before is not None and after is not None:
             return f"{three(before)} reward per nat before step {since}, {three(after)} after"
-    whole = slope(reward, kl)
+    whole = slope(kl, reward)
     return None if whole is None else f"{three(whole)} reward per nat over the log"
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from kleash.monitor.record import RECORD
 from kleash.report.watch import words
 from kleash.report.watch.case import Case
 from kleash.runlog.findings import Finding
@@ -40,6 +41,7 @@ def record(case: Case) -> dict[str, Any]:
             "clean": said.clean,
             "suspect": said.suspect,
             "drift": words.drift_command(case),
+            "record": asdict(RECORD) | {"most_false": RECORD.most_false},
         }
     )
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from kleash.monitor.record import RECORD
 from kleash.report.charts import short
 from kleash.report.watch.case import Case
 from kleash.report.watch.price import price_of
@@ -78,6 +79,7 @@ def lines(case: Case) -> list[Line]:
         *checkpoint_lines(case),
         *do_lines(case),
         *unknown_lines(case),
+        record_line(),
     ]
 
 
@@ -234,6 +236,19 @@ def unknown_lines(case: Case) -> Iterator[Line]:
         count = len(case.said.not_evaluated)
         text = f"{count} rule{'' if count == 1 else 's'} not evaluated, for want of {listed(told, MOST_NEEDS, '; ')}"
         yield Line("unknown", text, "soft")
+
+
+def record_line() -> Line:
+    """How often verdicts like this one have been right."""
+    false, found, real, warned = (
+        f"{hits} of {runs}" for hits, runs in (RECORD.false_alarms, RECORD.found, RECORD.real_found, RECORD.real_warned)
+    )
+    text = (
+        f"on runs whose truth is known: {false} simulated healthy runs got a false alarm (95 %: at most "
+        f"{100 * RECORD.most_false:.1f} %), {found} gamed ones were found; of real runs {real} gamed ones were found, "
+        f"and {warned} healthy ones got a warning"
+    )
+    return Line("record", text, "soft")
 
 
 def by_need(case: Case) -> dict[str, list[str]]:

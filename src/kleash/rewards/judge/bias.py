@@ -4,8 +4,7 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-#: Of the normal distribution, two-sided 95 %.
-Z = 1.959963984540054
+from kleash.intervals import Z95, wilson
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +47,8 @@ def position_bias(
     spread = math.fsum(s * s for s in sums.values())
     error = math.sqrt(spread * groups / (groups - 1)) / n if groups > 1 else 0.0
     if error > 0:
-        return Interval(m, m - Z * error, m + Z * error, error, n)
-    low, high = wilson((1 + m) / 2 * groups, groups)
+        return Interval(m, m - Z95 * error, m + Z95 * error, error, n)
+    low, high = wilson((1 + m) / 2, groups)
     return Interval(m, 2 * low - 1, 2 * high - 1, error, n)
 
 
@@ -58,17 +57,5 @@ def agreement(agreed: Sequence[bool]) -> Interval | None:
     if not agreed:
         return None
     n, k = len(agreed), sum(agreed)
-    low, high = wilson(float(k), n)
+    low, high = wilson(k / n, n)
     return Interval(k / n, low, high, math.sqrt(k / n * (1 - k / n) / n), n)
-
-
-def wilson(k: float, n: int) -> tuple[float, float]:
-    """The score interval of a share k/n.
-
-    Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference", JASA 22.
-    Proved by: tests/rewards/judge/test_bias.py::test_wilson_solves_its_equation
-    """
-    p = k / n
-    centre = (p + Z * Z / (2 * n)) / (1 + Z * Z / n)
-    half = Z / (1 + Z * Z / n) * math.sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
-    return max(centre - half, 0.0), min(centre + half, 1.0)
