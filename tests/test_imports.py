@@ -57,7 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "drift.passages": BASE,
     "plug": LIBRARY | {"monitor", "drift"},
     "assets": set(),
-    "demo": LIBRARY | {"training"},
+    "demo": LIBRARY | {"training", "drift"},
     "cli": LIBRARY | {"training", "demo", "monitor", "drift", "check"},
     "__main__": {"cli"},
 }

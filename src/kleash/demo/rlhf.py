@@ -1,4 +1,4 @@
-"""`kleash demo --rlhf`: the whole road on the tiny model: texts, preferences, a reward model, and RL against it.
+"""`kleash demo --rlhf`: the whole road on the tiny model: texts, preferences, a reward model, RL against it, the drift.
 
 The preferences come from a hidden gold reward, so that one can see with one's own eyes where the learned reward goes on
 rising and the true one does not: without a leash, and with one.
@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from kleash.demo.grammar import PROMPTS, corpus, fluency
+from kleash.demo.moved import SIDE_BY_SIDE, Moved, command, moved
 from kleash.demo.preferences import draw_pairs
 from kleash.demo.run import claim, tell, texts
 from kleash.demo.side_by_side import Planned, train_all
@@ -28,7 +29,7 @@ from kleash.report.log import Extract, Log, last_part, load, mean
 from kleash.training.progress import plain_line
 
 #: What a demo may make in its directory, all of which a second one replaces.
-STAGES = ("1-sft", "2-pairs.jsonl", "2-held-out.jsonl", "3-reward", "4-beta-0", "4-target-4")
+STAGES = ("1-sft", "2-pairs.jsonl", "2-held-out.jsonl", "3-reward", "4-beta-0", "4-target-4", "5-drift")
 TEXTS, HELD_TEXTS, PAIRS, HELD_PAIRS, PROMPTS_FILE = (
     "1-texts.jsonl",
     "1-held-out.jsonl",
@@ -43,6 +44,7 @@ PAIRS_A_PROMPT, HELD_A_PROMPT = 8, 1
 TOKENS, LINES_A_RUN = 32, 10
 LEASHES: dict[str, dict[str, Any]] = {"beta 0": {"beta": 0.0}, "target 4": {"target": "4 nats/sequence"}}
 PROXY, GOLD = "reward model", "gold"
+WENT = "How far each moved from the reference, off the task too, by kleash drift:"
 
 
 def run_rlhf(out: Path, *, steps: int, seed: int, quiet: bool) -> dict[str, Any]:
@@ -76,27 +78,8 @@ def run_rlhf(out: Path, *, steps: int, seed: int, quiet: bool) -> dict[str, Any]
     runs = [rl(out, label, leash, steps, seed) for label, leash in LEASHES.items()]
     tell(console, f"4  RL against the reward model, {steps} steps each:")
     _train(console, runs, steps)
-    logs = {run.label: load(run.path) for run in runs}
-    rows = [row(run, logs[run.label]) for run in runs]
-    page = compare.compare(
-        {run.label: run.path for run in runs},
-        out / PAGE,
-        rows=rows,
-        first=[over_optimisation(logs)],
-        title="RLHF, end to end",
-    )
-    told = {
-        "rows": [asdict(each) for each in rows],
-        "report": str(page),
-        "runs": {run.label: str(run.path) for run in runs},
-    }
-    (out / MARK).write_text(json.dumps(told, indent=1), encoding="utf-8")
-    tell(console, "")
-    console.print(compare.table(rows))
-    tell(
-        console, f"\nreport  {page}\nmodel   {runs[-1].path}/best\nstages  {out}/1-sft, 3-reward, … each with its .toml"
-    )
-    return told
+    drift = _moved(console, out, {run.label: run.path for run in runs})
+    return _tell_all(console, out, runs, drift)
 
 
 def write_texts(out: Path, seed: int) -> None:
@@ -179,6 +162,42 @@ def _train(console: Console, runs: Sequence[Planned], steps: int) -> None:
             )
 
     train_all(runs, heard, at_once=min(os.cpu_count() or 1, len(runs)))
+
+
+def _moved(console: Console, out: Path, runs: Mapping[str, Path]) -> Moved:
+    asked = (out / "1-sft" / "best", runs, out / PROMPTS_FILE, out / "5-drift")
+    tell(console, f"5  how far each moved from the reference\n     {command(*asked)}")
+    return moved(*asked)
+
+
+def _tell_all(console: Console, out: Path, runs: Sequence[Planned], drift: Moved) -> dict[str, Any]:
+    """Writes the page and the mark, and says what came of it and where it is."""
+    logs = {run.label: load(run.path) for run in runs}
+    rows = [row(run, logs[run.label]) for run in runs]
+    page = compare.compare(
+        {run.label: run.path for run in runs},
+        out / PAGE,
+        rows=rows,
+        first=[over_optimisation(logs)],
+        title="RLHF, end to end",
+        links=(WENT, {name: where.relative_to(out).as_posix() for name, where in drift.pages.items()}),
+    )
+    told = {
+        "rows": [asdict(each) for each in rows],
+        "report": str(page),
+        "runs": {run.label: str(run.path) for run in runs},
+        "drift": {name: str(where) for name, where in drift.pages.items()},
+    }
+    (out / MARK).write_text(json.dumps(told, indent=1), encoding="utf-8")
+    tell(console, "")
+    console.print(compare.table(rows))
+    tell(console, "\n" + "\n".join(drift.lines))
+    tell(
+        console,
+        f"\nreport  {page}\ndrift   {drift.pages[SIDE_BY_SIDE]}\nmodel   {runs[-1].path}/best\n"
+        f"stages  {out}/1-sft, 3-reward, … each with its .toml",
+    )
+    return told
 
 
 def row(run: Planned, log: Log) -> compare.Row:

@@ -99,6 +99,7 @@ def compare(
     curves: Mapping[str, Curve] | None = None,
     first: Sequence[Group] = (),
     title: str = "Runs side by side",
+    links: tuple[str, Mapping[str, str]] = ("", {}),
 ) -> Path:
     """Writes a page with the runs' table, curves and samples, and returns its path.
 
@@ -109,6 +110,7 @@ def compare(
         curves: further charts by title, as label → step → value (for example {"Fluency": …}).
         first: sections of charts before the others.
         title: of the page.
+        links: words, and after them further pages: what each is called → where it is, from this page.
 
     Raises:
         RunError: a run has no readable log, or the page cannot be written.
@@ -123,6 +125,7 @@ def compare(
         verdict=verdict(rows),
         headings=headings,
         rows=texts,
+        links=links,
         note="Means over the last tenth of the steps, where a figure was not given from outside.",
         groups=[*first, *groups(logs, curves or {})],
         samples=samples.across({label: log.samples for label, log in logs.items()}),
