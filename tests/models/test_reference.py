@@ -47,6 +47,18 @@ CASES: dict[str, Case] = {
     ),
     "trained-lora": lambda tmp: (ModelSpec(str(trained_adapter(tmp))), AdapterSnapshot),
     "trained-lora-bf16": lambda tmp: (ModelSpec(str(trained_adapter(tmp)), dtype="bfloat16"), AdapterSnapshot),
+    "fresh-dora": lambda tmp: (
+        ModelSpec(str(build.checkpoint(tmp / "m")), adapter=Adapter(rank=2, dora=True)),
+        AdapterOff,
+    ),
+    "fresh-lora-4bit": lambda tmp: (
+        ModelSpec(str(build.checkpoint(tmp / "m")), adapter=Adapter(rank=2), quantize="4bit"),
+        AdapterOff,
+    ),
+    "trained-lora-8bit-bf16": lambda tmp: (
+        ModelSpec(str(trained_adapter(tmp)), quantize="8bit", dtype="bfloat16"),
+        AdapterSnapshot,
+    ),
     "path": lambda tmp: (
         ModelSpec(str(build.checkpoint(tmp / "m")), reference=str(build.checkpoint(tmp / "same"))),
         Frozen,

@@ -106,6 +106,7 @@ TURNS: dict[type, dict[str, Turn]] = {
         "reference_dtype": Turn({"model__reference_dtype": "bfloat16"}),
         "reference_update": Turn(EACH_RESET),
         "adapter": Turn(LORA),
+        "quantize": Turn(LORA | {"model__quantize": "4bit"}, LORA),
         "critic": Turn(PPO | {"model__critic": "separate"}, PPO),
         "dtype": Turn({"model__dtype": "bfloat16"}),
         "device": Turn({"model__device": "nowhere"}, refused=UsageError),
@@ -121,6 +122,8 @@ TURNS: dict[type, dict[str, Turn]] = {
         "rank": Turn({"model__adapter": {"rank": 3}}, LORA),
         "alpha": Turn({"model__adapter": {"rank": 2, "alpha": 8}}, LORA),
         "targets": Turn({"model__adapter": {"rank": 2, "targets": ["q_proj"]}}, LORA),
+        "dora": Turn(QUICK | {"model__adapter": {"rank": 2, "dora": True}}, QUICK | LORA),
+        "rslora": Turn(QUICK | {"model__adapter": {"rank": 2, "rslora": True}}, QUICK | LORA),
     },
     DataSpec: {
         "held_out": Turn({"data__held_out": "held.txt"}),

@@ -25,6 +25,7 @@ from kleash.training.run import Run
 from kleash.training.toml import parse_config
 
 LORA = {"model__adapter": {"rank": 2}, "train__learning_rate": 1e-2}
+QLORA = LORA | {"model__adapter": {"rank": 2, "dora": True}, "model__quantize": "4bit"}
 
 
 def records(run: Path) -> list[dict[str, Any]]:
@@ -53,10 +54,9 @@ class KilledError(Exception):
     """Stands for the end of the process: nothing after it runs but what the test lets run."""
 
 
-@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
-def test_resumed_equals_uninterrupted(tmp_path, monkeypatch, lora):
+@pytest.mark.parametrize("changes", [{}, LORA, QLORA], ids=["full", "lora", "dora over 4 bits"])
+def test_resumed_equals_uninterrupted(tmp_path, monkeypatch, changes):
     """The fast case: the step after a checkpoint dies with its updates made and its record unwritten."""
-    changes = LORA if lora else {}
     start(parse_config(settings(tmp_path, **changes, out=str(tmp_path / "whole"))))
     config = parse_config(settings(tmp_path, **changes))
     tell = online._tell

@@ -41,8 +41,10 @@ def attach(model: Any, adapter: Adapter, base: str, seed: int, *, head: str | No
         r=adapter.rank,
         lora_alpha=adapter.alpha or adapter.rank,  # type: ignore[arg-type]  # peft says int, divides as float
         target_modules=adapter.targets,
-        exclude_modules=_passed_by(model, head) if adapter.targets == "all-linear" else None,
+        exclude_modules=passed_by(model, head) if adapter.targets == "all-linear" else None,
         lora_dropout=0.0,
+        use_dora=adapter.dora,
+        use_rslora=adapter.rslora,
         task_type="CAUSAL_LM" if head is None else None,
     )
     try:
@@ -57,7 +59,7 @@ def attach(model: Any, adapter: Adapter, base: str, seed: int, *, head: str | No
     return adapted
 
 
-def _passed_by(model: Any, head: str | None) -> list[str]:
+def passed_by(model: Any, head: str | None) -> list[str]:
     """What "all-linear" leaves alone: a classifier's head, and linear layers that peft cannot wrap."""
     names = [] if head is None else [head]
     names += ["out_proj"] if getattr(model.config, "model_type", None) in _MAMBA else []
@@ -130,7 +132,10 @@ def snapshot(model: Any, called: str = SNAPSHOT_ADAPTER, *, off: bool = False) -
             parts = name.split(".")
             if called in parts:
                 source = ".".join(POLICY_ADAPTER if part == called else part for part in parts)
-                copy.requires_grad_(False).copy_(weights[source])
+                copy.requires_grad_(False)
+                if off and "lora_magnitude_vector" in parts:
+                    continue  # peft has made it the norm of the base: DoRA that changes nothing
+                copy.copy_(weights[source])
                 if off and "lora_B" in parts:
                     copy.zero_()
 

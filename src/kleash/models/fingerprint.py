@@ -13,6 +13,7 @@ from kleash.models.policy import Policy
 #: Field → how a person calls it; also the order in which differences are told.
 FIELDS = {
     "weights": "the weights",
+    "quantised": "the quantisation",
     "adapter": "the adapter",
     "dtype": "the precision",
     "tokenizer": "the tokenizer",
@@ -32,8 +33,11 @@ def fingerprint(policy: Policy, tokenizer: Any, *, temperature: float, adapter: 
     """
     template = getattr(tokenizer, "chat_template", None)
     stored = str(policy.causal.dtype).removeprefix("torch.")
+    quantised = policy.quantised
     return {
         "weights": weights_digest(policy),
+        # what torchao made of them besides: another version of it may round otherwise
+        **({} if quantised is None else {"quantised": f"{quantised.scheme}, {quantised.numbers[:12]}"}),
         "adapter": None if adapter is None else adapter_digest(policy, adapter),
         "dtype": stored if policy.compute is None else f"{str(policy.compute).removeprefix('torch.')} over {stored}",
         "tokenizer": tokenizer_digest(tokenizer),
@@ -43,9 +47,14 @@ def fingerprint(policy: Policy, tokenizer: Any, *, temperature: float, adapter: 
 
 
 def weights_digest(policy: Policy) -> str:
-    """Of the weights without any adapter."""
+    """Of the weights without any adapter; of those in few bits, as they were before."""
+    return model_digest(policy.causal) if policy.quantised is None else policy.quantised.weights
+
+
+def model_digest(model: Any) -> str:
+    """Of a model's weights without any adapter."""
     base = []
-    for name, tensor in sorted(policy.causal.state_dict().items()):
+    for name, tensor in sorted(model.state_dict().items()):
         parts = name.split(".")
         if not any(part.startswith("lora_") for part in parts):
             base.append((".".join(part for part in parts if part != "base_layer"), tensor))

@@ -12,6 +12,7 @@ from torch import Tensor
 from kleash.kl.fused import CPU_CHUNK_BYTES, DEVICE_CHUNK_BYTES
 from kleash.models.plan import Plan, Size, Work, activations, decoding, gathering
 from kleash.models.policy import Policy
+from kleash.models.quantised import quantised_layers
 
 #: held: there once the models are loaded. run: from the first update on. update, sampling: while it lasts.
 When = Literal["held", "run", "update", "sampling"]
@@ -43,6 +44,8 @@ def entries(policy: Policy, references: Sequence[Policy], size: Size, work: Work
         Entry("reference's hidden states", states, "update"),
         Entry("head, fused", _head(policy, size, work), "update"),
         Entry("head in fp32", _widened(policy), "sampling"),
+        Entry("a quantised layer, unpacked", _unpacked(policy), "update"),
+        Entry("a quantised layer, unpacked", _unpacked(policy), "sampling"),
     ]
     return [entry for entry in found if entry.size]
 
@@ -81,6 +84,12 @@ def element_of(policy: Policy) -> int:
 def _widened(policy: Policy) -> int:
     weight = policy.head().weight
     return 4 * weight.numel() if weight.dtype.itemsize < 4 else 0
+
+
+def _unpacked(policy: Policy) -> int:
+    """The largest, in the dtype it computes in, with four bytes for each of what was two weights in a byte."""
+    sizes = [layer.in_features * layer.out_features for layer in quantised_layers(policy.body)]
+    return max(sizes, default=0) * (element_of(policy) + 2)
 
 
 def _head(policy: Policy, size: Size, work: Work) -> int:

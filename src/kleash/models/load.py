@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -17,6 +17,8 @@ from kleash.models.heads import Recipe, head_of, probe_head, recipe_from
 from kleash.models.paths import PathName
 from kleash.models.policy import Policy
 from kleash.models.probe import probe_paths
+from kleash.models.quantised import Quantised
+from kleash.models.quantising import quantise
 from kleash.models.spec import Adapter, ModelSpec
 from kleash.models.stopping import Ends
 
@@ -72,13 +74,13 @@ def load_frozen(spec: ModelSpec, like: Policy) -> Loaded:
 
 def _assemble(spec: ModelSpec, directory: Path, stored: torch.dtype, seed: int) -> Loaded:
     device = pick_device(spec.device)
-    model, base, adapter = _model(spec, directory, stored, seed)
+    model, tokenizer, adapter, quantised = _model(spec, directory, stored, seed)
     switch_off_dropout(model)
     model.to(device)
-    tokenizer = read_tokenizer(directory, base, spec.trust_remote_code)
 
     compute = torch.bfloat16 if spec.dtype == "bfloat16" else None
     policy = Policy(model, recipe_from(text_config(model), vocab_of(model, tokenizer)), compute=compute).eval()
+    policy.quantised = quantised
     probe_head(policy.causal, policy.recipe)
     if spec.gradient_checkpointing:
         checkpoint_activations(policy)
@@ -101,20 +103,41 @@ def _assemble(spec: ModelSpec, directory: Path, stored: torch.dtype, seed: int) 
     )
 
 
-def _model(
-    spec: ModelSpec, directory: Path, stored: torch.dtype, seed: int
-) -> tuple[Any, Path, Literal["fresh", "loaded"] | None]:
-    """The model on the CPU, the directory of its base, and how its adapter came about."""
-    code = spec.trust_remote_code
-    if checkpoint_files.is_adapter(directory):
-        base = resolve(adapters.recorded_base(directory), code=code)
-        model = adapters.load_adapter(checkpoint_files.read_model(base, stored, code), directory)
+class _Read(NamedTuple):
+    """The model on the CPU, and how its adapter came about."""
+
+    model: Any
+    tokenizer: Any
+    adapter: Literal["fresh", "loaded"] | None
+    quantised: Quantised | None
+
+
+def _model(spec: ModelSpec, directory: Path, stored: torch.dtype, seed: int) -> _Read:
+    code, adapted = spec.trust_remote_code, checkpoint_files.is_adapter(directory)
+    refuse_nothing_to_train(spec, adapted=adapted)
+    home = resolve(adapters.recorded_base(directory), code=code) if adapted else directory
+    base = checkpoint_files.read_model(home, stored, code)
+    tokenizer = read_tokenizer(directory, home, code)
+    quantised = None
+    if spec.quantize is not None:
+        quantised = quantise(base, spec.quantize, tokenizer, passed_by=adapters.passed_by(base, None))
+    if adapted:
+        model = adapters.load_adapter(base, directory)
         _refuse_second_adapter(spec.adapter, model, directory)
-        return model, base, "loaded"
-    model = checkpoint_files.read_model(directory, stored, code)
+        return _Read(model, tokenizer, "loaded", quantised)
     if spec.adapter is None:
-        return model, directory, None
-    return adapters.attach(model, spec.adapter, recordable(spec.policy, directory), seed), directory, "fresh"
+        return _Read(base, tokenizer, None, None)
+    model = adapters.attach(base, spec.adapter, recordable(spec.policy, directory), seed)
+    return _Read(model, tokenizer, "fresh", quantised)
+
+
+def refuse_nothing_to_train(spec: ModelSpec, *, adapted: bool) -> None:
+    """Raises UsageError: in few bits, with no adapter. adapted: the policy is one."""
+    if spec.quantize is not None and spec.adapter is None and not adapted:
+        raise UsageError(
+            f'model.quantize = "{spec.quantize}" freezes the weights, and without an adapter there is nothing left to '
+            "train: add model.adapter = { rank = 16 }"
+        )
 
 
 def vocab_of(model: Any, tokenizer: Any) -> int:
@@ -149,12 +172,19 @@ def _refuse_second_adapter(asked: Adapter | None, model: Any, directory: Path) -
     if asked is None:
         return
     stored = model.peft_config[adapters.POLICY_ADAPTER]
-    alpha = asked.rank if asked.alpha is None else asked.alpha
-    if (stored.r, stored.lora_alpha) != (asked.rank, alpha):
+    alpha = float(asked.rank if asked.alpha is None else asked.alpha)
+    here = (stored.r, float(stored.lora_alpha), stored.use_dora, stored.use_rslora)
+    if here != (asked.rank, alpha, asked.dora, asked.rslora):
         raise UsageError(
-            f"{directory} is an adapter of rank {stored.r} and alpha {stored.lora_alpha}, and model.adapter asks "
-            f"for rank {asked.rank} and alpha {alpha:g}; leave model.adapter out to go on training this one"
+            f"{directory} is an adapter of {_adapter_words(*here)}, and model.adapter asks for "
+            f"{_adapter_words(asked.rank, alpha, asked.dora, asked.rslora)}; leave model.adapter out to go on training "
+            "this one"
         )
+
+
+def _adapter_words(rank: int, alpha: float, dora: bool, rslora: bool) -> str:
+    kinds = [name for name, on in (("DoRA", dora), ("rsLoRA", rslora)) if on]
+    return f"rank {rank} and alpha {alpha:g}{', ' if kinds else ''}{' and '.join(kinds)}"
 
 
 def pick_device(name: str) -> torch.device:

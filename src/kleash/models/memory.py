@@ -10,6 +10,7 @@ from kleash.models.measured import kept
 from kleash.models.paths import PathName
 from kleash.models.plan import Size
 from kleash.models.policy import Policy
+from kleash.models.quantised import quantised_layers
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -22,12 +23,13 @@ def size_of(policy: Policy, paths: Sequence[PathName]) -> Size:
     width = _most(config, "head_dim") or hidden // heads
     embedding = policy.causal.get_input_embeddings().weight
     matrices = {id(p): p.numel() for p in policy.body.parameters() if p.ndim > 1 and p is not embedding}
+    packed = sum(layer.in_features * layer.out_features for layer in quantised_layers(policy.body))
     return Size(
         layers=config.num_hidden_layers,
         hidden=hidden,
         attention=heads * width,
         vocab=policy.recipe.vocab,
-        weights=sum(matrices.values()),
+        weights=packed + sum(matrices.values()),
         kept=kept(policy, shares="cached" in paths),
         element=(policy.compute or policy.causal.dtype).itemsize,
         stream=policy.causal.dtype.itemsize,

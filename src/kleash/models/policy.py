@@ -17,6 +17,7 @@ from kleash.models.anatomy import body_of, text_config
 from kleash.models.critic import Critic, save_critic
 from kleash.models.heads import Recipe, head_of
 from kleash.models.paths import PathName, hidden_states
+from kleash.models.quantised import Quantised
 from kleash.models.quiet import without_bars
 from kleash.tensors import Head, Look, ReferenceStates, Rollout
 
@@ -29,9 +30,11 @@ class Policy(nn.Module):
         critic: the value function, for algorithms that have one.
         recipe: what its head does.
         compute: the dtype of autocast, None to compute in the dtype of the weights.
+        quantised: how its base was put into few bits, None if it was not.
     """
 
     critic: Critic | None
+    quantised: Quantised | None
 
     def __init__(self, model: Any, recipe: Recipe, *, compute: torch.dtype | None = None) -> None:
         super().__init__()
@@ -39,6 +42,7 @@ class Policy(nn.Module):
         self.recipe = recipe
         self.compute = compute
         self.critic = None
+        self.quantised = None
 
     def forward(
         self,

@@ -92,7 +92,7 @@ def _frozen_copy(policy: Policy) -> Policy:
 def _named(spec: ModelSpec, name: str, loaded: Loaded) -> Loaded:
     """A second model, by name, whose tokens mean the same as the policy's."""
     asked = replace(spec, policy=name, reference="start", reference_update=None, adapter=None, critic=None)
-    asked = replace(asked, reference_dtype=None, gradient_checkpointing=False)
+    asked = replace(asked, quantize=None, reference_dtype=None, gradient_checkpointing=False)
     other = load_frozen(asked, loaded.policy)
     if other.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
         raise UsageError(

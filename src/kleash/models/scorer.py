@@ -19,6 +19,7 @@ from kleash.models.adapters import POLICY_ADAPTER, is_adapted
 from kleash.models.checkpoint_files import check_weights
 from kleash.models.paths import PathName
 from kleash.models.policy import Policy
+from kleash.models.quantised import in_full
 from kleash.models.quiet import without_bars
 from kleash.models.sampling import left_padded
 from kleash.tensors import Rollout
@@ -101,16 +102,22 @@ class Scorer(nn.Module):
         model = self.trunk.causal
         layers = {name: m for name, m in model.named_modules() if isinstance(m, BaseTunerLayer)}
         merged: dict[str, Tensor] = {}
-        for name, tensor in model.state_dict().items():
+        for name, tensor in in_full(model).items():
             owner, _, last = name.rpartition(".base_layer.")
             if owner in layers and last == "weight":
-                layer: Any = layers[owner]
-                merged[f"{owner}.weight"] = tensor.float() + layer.get_delta_weight(POLICY_ADAPTER).float()
+                merged[f"{owner}.weight"] = _with_adapter(layers[owner], tensor)
             elif owner in layers:
                 merged[f"{owner}.{last}"] = tensor.float()
             elif not any(name.startswith(f"{own}.") for own in layers):
                 merged[name] = tensor.float()
         return merged
+
+
+def _with_adapter(layer: Any, weight: Tensor) -> Tensor:
+    variant = layer.lora_variant.get(POLICY_ADAPTER)
+    if variant is not None:  # DoRA also sets the length of each row
+        return variant.merge_safe(layer, POLICY_ADAPTER, weight.float())
+    return weight.float() + layer.get_delta_weight(POLICY_ADAPTER).float()
 
 
 def as_rollout(groups: Sequence[Sequence[list[int]]], pad_id: int, device: torch.device | str) -> Rollout:

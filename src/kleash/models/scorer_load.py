@@ -15,9 +15,17 @@ from kleash.models.catalog import resolve
 from kleash.models.classifier import limit_of, read_classifier
 from kleash.models.dropout import switch_off_dropout
 from kleash.models.heads import Recipe, is_adapted_layer
-from kleash.models.load import Loaded, checkpoint_activations, pick_device, read_tokenizer, recordable
+from kleash.models.load import (
+    Loaded,
+    checkpoint_activations,
+    pick_device,
+    read_tokenizer,
+    recordable,
+    refuse_nothing_to_train,
+)
 from kleash.models.policy import Policy
 from kleash.models.probe import probe_paths
+from kleash.models.quantising import quantise
 from kleash.models.scorer import HEAD, Scorer, probe_score
 from kleash.models.spec import ModelSpec
 from kleash.models.stopping import Ends
@@ -51,7 +59,10 @@ def load_scorer(spec: ModelSpec, *, seed: int = 0) -> Ready:
     tokenizer = read_tokenizer(directory, base, spec.trust_remote_code)
     pad_id = _padding(tokenizer, model, spec.policy)
     switch_off_dropout(model)
-    adapted = model
+    adapted, quantised = model, None
+    if spec.quantize is not None:
+        refuse_nothing_to_train(spec, adapted=False)
+        quantised = quantise(model, spec.quantize, tokenizer, passed_by=adapters.passed_by(model, HEAD))
     if spec.adapter is not None:
         adapted = adapters.attach(model, spec.adapter, recordable(spec.policy, directory), seed, head=HEAD)
         if is_adapted_layer(getattr(model, HEAD)):
@@ -61,6 +72,7 @@ def load_scorer(spec: ModelSpec, *, seed: int = 0) -> Ready:
     rows = model.get_input_embeddings().weight.shape[0]
     recipe = Recipe(min(rows, max(tokenizer.get_vocab().values()) + 1))
     trunk = Policy(adapted, recipe, compute=torch.bfloat16 if half else None).eval()
+    trunk.quantised = quantised
     scorer = Scorer(trunk).eval()
     probe_score(scorer, pad_id)
     if spec.gradient_checkpointing:

@@ -11,6 +11,7 @@ from kleash.errors import UsageError
 from kleash.models.following import FollowingConfig
 
 DType = Literal["float32", "bfloat16"]
+Bits = Literal["4bit", "8bit"]
 CriticKind = Literal["head", "separate"]
 
 
@@ -21,6 +22,9 @@ class Adapter:
     `alpha` None means alpha = rank: a scale of exactly 1, so that changing the rank does not also change the size of
     an update, and a learning rate found at one rank is a fair start at another. `targets` is "all-linear" (every
     linear layer but the head) or the names of the layers, as peft knows them.
+
+    dora: the length of each row of a weight is trained apart from its direction (Liu et al. 2024, arXiv 2402.09353).
+    rslora: the scale is alpha / √rank (Kalajdzievski 2023, arXiv 2312.03732).
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -28,6 +32,8 @@ class Adapter:
     rank: int = 16
     alpha: float | None = None
     targets: Literal["all-linear"] | list[str] = "all-linear"
+    dora: bool = False
+    rslora: bool = False
 
     def __post_init__(self) -> None:
         if self.rank < 1:
@@ -65,6 +71,7 @@ class ModelSpec:
     reference_dtype: left out, the policy's own precision, for a KL of exactly 0 at the start.
     reference_update: whether the reference follows the policy, and how (kleash.models.following).
     adapter: leave out to train all weights; a policy that is itself an adapter trains that adapter.
+    quantize: under an adapter, the base's linear layers are kept in 4 bits (NF4) or 8; the reference is that base too.
     critic: for algorithms with a value function: "head" puts it on the policy's own states, "separate" on those of a
         second body that starts as a copy of the policy's. Left out: "head" where one is needed.
     dtype: "bfloat16" computes in bf16 over fp32 master weights; with an adapter the frozen base is stored in bf16.
@@ -77,6 +84,7 @@ class ModelSpec:
     reference_dtype: DType | None = None
     reference_update: FollowingConfig | None = None
     adapter: Adapter | None = None
+    quantize: Bits | None = None
     critic: CriticKind | None = None
     dtype: DType = "float32"
     device: str = "auto"

@@ -8,6 +8,7 @@ from kleash.beta.entropy import EntropyLaw
 from kleash.kl.penalties import NoPenalty
 from kleash.models.load import Loaded
 from kleash.models.prompts import unended_turn
+from kleash.models.quantised import weights_in
 from kleash.models.spec import ModelSpec
 from kleash.records import Target
 from kleash.training.entropy import bonus_of
@@ -22,6 +23,7 @@ def describe(job: Job) -> list[str]:
     config, update = job.config, job.update
     lines = [
         trained_words(job.loaded, config.model),
+        *base_words(job.loaded),
         f"reference  {_reference(job)}{_follows(job)}",
         f"algorithm  {_named(update.algorithm)}: {update.algorithm.label}",
         f"leash      {config.kl.penalty.kind}: {update.penalty.label}{_weighted(job)}",
@@ -61,7 +63,7 @@ def describe(job: Job) -> list[str]:
 def trained_words(loaded: Loaded, model: ModelSpec) -> str:
     """Which model, and how much of it moves."""
     trained = sum(p.numel() for p in loaded.policy.trainable())
-    total = sum(p.numel() for p in loaded.policy.parameters())
+    total = weights_in(loaded.policy)
     adapter = {None: "all weights", "fresh": "a fresh adapter", "loaded": "its own adapter"}[loaded.adapter]
     return (
         f"policy     {loaded.name}, {adapter}: {trained:,} of {total:,} parameters, "
@@ -69,12 +71,34 @@ def trained_words(loaded: Loaded, model: ModelSpec) -> str:
     )
 
 
+def base_words(loaded: Loaded) -> list[str]:
+    """What few bits made of the base; nothing where it is whole."""
+    found = loaded.policy.quantised
+    if found is None:
+        return []
+    cost = "" if found.cost is None else f"; KL(base as stored‖quantised) {found.cost:.2g} nats/token on a fixed text"
+    lines = [
+        f"quantised  {found.scheme}: {found.layers} linear layers of the base, {found.after / 1e6:,.3g} MB instead of "
+        f"{found.before / 1e6:,.3g}{cost}"
+    ]
+    if found.left:
+        lines.append(
+            f"note       {len(found.left)} linear layers do not fit the blocks and stay as they are, {found.left[0]} "
+            "first"
+        )
+    return lines
+
+
 def _reference(job: Job) -> str:
     found, one = job.reference.fingerprint, job.config.model.reference
     prints = {one: found} if isinstance(one, str) else found
     stored = job.config.model.reference_dtype
-    said = ", ".join(f"{name}, weights {print['weights'][:12]}…" for name, print in prints.items())
+    said = ", ".join(f"{name}, weights {print['weights'][:12]}…{_in_few_bits(print)}" for name, print in prints.items())
     return said if stored is None else f"{said} in {stored}"
+
+
+def _in_few_bits(print: dict[str, Any]) -> str:
+    return f" in {print['quantised'].split(',')[0]}" if print.get("quantised") else ""
 
 
 def _follows(job: Job) -> str:

@@ -16,7 +16,7 @@ from kleash.models.plan import Work
 from kleash.models.reference import build_reference
 from kleash.records import Prompt
 from kleash.training.data import Prompts, conversations, digest
-from kleash.training.describe import trained_words
+from kleash.training.describe import base_words, trained_words
 from kleash.training.offline.displacement import WATCHED
 from kleash.training.offline.dpo import Leash, Preferring, Watched
 from kleash.training.offline.dpo_config import DPOConfig, resolved_dpo
@@ -97,6 +97,7 @@ def build_dpo(
         | ({} if held is None else {"held_out": held.fingerprint}),
         described=(
             trained_words(loaded, model),
+            *base_words(loaded),
             *_described(config, read, held, words),
             f"steps      {steps} × {n} pairs, learning rate {rate:g} ({train.decay})",
             f"memory     {plan}",

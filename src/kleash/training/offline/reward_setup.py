@@ -9,11 +9,13 @@ from kleash.errors import UsageError
 from kleash.models.load import Loaded
 from kleash.models.memory import free_bytes, size_of
 from kleash.models.plan import Plan, Work, choose
+from kleash.models.quantised import weights_in
 from kleash.models.scorer import Scorer, as_rollout
 from kleash.models.scorer_load import load_scorer
 from kleash.models.spec import ModelSpec
 from kleash.rewards.reward_model import read_ids
 from kleash.training.data import Prompts, conversations
+from kleash.training.describe import base_words
 from kleash.training.offline.job import OfflineJob
 from kleash.training.offline.reward import Pair, Preferring, digest
 from kleash.training.offline.reward_config import RewardConfig, RewardData
@@ -69,6 +71,7 @@ def build_reward(
         fingerprints={"pairs": read.fingerprint} | ({} if held is None else {"held_out": held.fingerprint}),
         described=(
             _model_words(loaded, scorer, made.head, train.seed),
+            *base_words(loaded),
             f"pairs      {read}",
             *read.said,
             f"held out   {held or 'nothing, so that what comes out is the last checkpoint'}",
@@ -111,7 +114,7 @@ def _planned(loaded: Loaded, scorer: Scorer, work: Work) -> Plan:
 
 
 def _model_words(loaded: Loaded, scorer: Scorer, head: str, seed: int) -> str:
-    trained, total = (sum(p.numel() for p in some) for some in (scorer.trainable(), scorer.parameters()))
+    trained, total = sum(p.numel() for p in scorer.trainable()), weights_in(scorer)
     what = "all weights" if loaded.adapter is None else "a fresh adapter and the head"
     told = f"a fresh head drawn with seed {seed}" if head == "fresh" else "its own head"
     return f"model      {loaded.name} with {told}, {what}: {trained:,} of {total:,} parameters on {scorer.device}"

@@ -12,7 +12,7 @@ from kleash.models.plan import Plan, Work
 from kleash.models.reference import build_reference
 from kleash.models.rows import Reader, Row, answered_rows, conversation_rows, plain_rows
 from kleash.training.data import Prompts, conversations, digest
-from kleash.training.describe import trained_words
+from kleash.training.describe import base_words, trained_words
 from kleash.training.offline.job import OfflineJob
 from kleash.training.offline.own_words import OwnWords
 from kleash.training.offline.sft import Held, Supervised, fitting
@@ -113,6 +113,7 @@ def _described(
     steps, rate, plan = work
     return (
         trained_words(loaded, config.model),
+        *base_words(loaded),
         f"texts      {rows}",
         f"held out   {held or 'nothing, so that what comes out is the last checkpoint'}",
         f"steps      {steps} × {config.train.batch_size} rows, learning rate {rate:g} ({config.train.decay})",
