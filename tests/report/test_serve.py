@@ -18,14 +18,14 @@ from tests.report.logs import gamed, healthy, write_csv
 
 from kleash.errors import RunError
 from kleash.report.serve import Board, served
-from kleash.report.watch import look
+from kleash.report.watch import again
 from kleash.report.watch.follow import Follower
 
 
 @contextmanager
 def serving(*paths: Path) -> Iterator[str]:
     """A server whose board looks as `kleash watch --serve` has it look."""
-    with served([Follower(path, look) for path in paths], 0) as (address, board):
+    with served([Follower(path, again) for path in paths], 0) as (address, board):
         done = threading.Event()
         looking = threading.Thread(target=keep_looking, args=(board, done))
         looking.start()

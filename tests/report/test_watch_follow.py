@@ -14,7 +14,7 @@ import pytest
 from tests.report.logs import found, healthy, write_csv
 
 from kleash.errors import UsageError
-from kleash.report.watch import look
+from kleash.report.watch import again, look
 from kleash.report.watch.alerts import Alerts, Channel, Command, Webhook
 from kleash.report.watch.follow import Follower
 from kleash.report.watch.terminal import standing
@@ -30,11 +30,11 @@ def rows(follower: Follower) -> int:
 
 def test_it_looks_when_the_log_grows_shrinks_or_is_replaced(tmp_path: Path) -> None:
     log, path = healthy(), tmp_path / "log.csv"
-    follower = Follower(path, look)
+    follower = Follower(path, again)
     assert follower.poll() and "there is no" in str(follower.trouble)
     assert not follower.poll()
     write_csv(log, path, rows=20)
-    first = Follower(path, look)
+    first = Follower(path, again)
     assert follower.poll() and first.poll() and rows(follower) == rows(first) == 20  # two at one log
     assert not follower.poll()
     for count in (50, 30, 60):
@@ -49,7 +49,7 @@ def test_it_looks_when_the_log_grows_shrinks_or_is_replaced(tmp_path: Path) -> N
 
 def test_what_cannot_be_read_for_a_moment_keeps_the_last_look(tmp_path: Path) -> None:
     path = write_csv(healthy(), tmp_path / "log.csv", rows=20)
-    follower = Follower(path, look)
+    follower = Follower(path, again)
     follower.poll()
     path.write_text("")
     follower._not_before = 0.0

@@ -49,6 +49,7 @@ def test_its_samples() -> None:
 
     log = read_log(TRL / "grpo")
     assert log.sample_steps == (2, 4, 6)
+    assert set(log.sample_marks) == {2, 4, 6} and len({*log.sample_marks.values()}) == 3
     written = parquet.read_table(TRL / "grpo" / "completions" / "completions_00004.parquet").to_pylist()
     samples = log.samples((4,))
     assert [(s.step, s.prompt, s.completion) for s in samples] == [(4, r["prompt"], r["completion"]) for r in written]

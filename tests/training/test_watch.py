@@ -109,10 +109,13 @@ def test_a_look_that_fails_ends_no_run(tmp_path: Path, monkeypatch: pytest.Monke
     """Whatever the monitor stumbles over: it is said at each look, kept in the log, and training goes on."""
     broken = iter([RunError("events.jsonl, line 3: damaged"), ZeroDivisionError("a rule's own mistake")])
 
-    def stumbles(path: Path) -> None:
-        raise next(broken)
+    class Stumbles:
+        def __init__(self, *given: object, **named: object) -> None: ...
 
-    monkeypatch.setattr("kleash.training.watch.read_log", stumbles)
+        def look(self) -> None:
+            raise next(broken)
+
+    monkeypatch.setattr("kleash.training.watch.Watched", Stumbles)
     made = run(tmp_path, train__steps=10, watch={"every": 5, "on_finding": "stop"})
     assert made.ended == "finished"
     said = [(event.step, event.text) for event in events(made.path, Notice) if event.what == "watch"]

@@ -41,23 +41,25 @@ def watch(
     Exit code 0: healthy, 1: a warning or an alarm, 2: it cannot be read, or no rule has what it needs.
     """
     from kleash.records import Target
-    from kleash.report.watch import look
+    from kleash.report.watch import again
     from kleash.report.watch.alerts import Alerts
     from kleash.report.watch.follow import Follower
     from kleash.training.interrupt import stopped_code
 
     ceiling = None if budget is None else Target.parse(budget, "KL budget")
-    looked = partial(look, columns=named(columns), budget=ceiling)
+    looking = partial(again, columns=named(columns), budget=ceiling)
     alerts = Alerts(channels(alert, on_finding), lambda text: typer.echo(f"kleash: {text}", err=True))
     try:
         if serve:
             from kleash.report.serve import watch_and_serve
 
-            watch_and_serve([Follower(path, looked) for path in paths], port, lambda at: said(at, as_json), alerts.tell)
+            watch_and_serve(
+                [Follower(path, looking) for path in paths], port, lambda at: said(at, as_json), alerts.tell
+            )
         if follow:
-            cases = keep_looking([Follower(path, looked) for path in paths], alerts, as_json)
+            cases = keep_looking([Follower(path, looking) for path in paths], alerts, as_json)
         else:
-            cases = [looked(path) for path in paths]
+            cases = [looking(path)() for path in paths]
             for case in cases:
                 alerts.tell(case)
             show(cases, as_json)

@@ -8,7 +8,7 @@ from typing import Literal
 from kleash.monitor.rule import Rule
 from kleash.monitor.rules import RULES, SIGNS
 from kleash.monitor.rules.reward import risen
-from kleash.monitor.view import View
+from kleash.monitor.view import Measured, View
 from kleash.records import Target
 from kleash.runlog.findings import Finding, NotEvaluated
 from kleash.runlog.series import TrainLog
@@ -37,7 +37,13 @@ class Examination:
     suspect: tuple[Path, ...] = ()
 
 
-def examine(log: TrainLog, *, budget: Target | None = None, rules: Sequence[Rule] = RULES) -> Examination:
+def examine(
+    log: TrainLog,
+    *,
+    budget: Target | None = None,
+    rules: Sequence[Rule] = RULES,
+    measured: Measured | None = None,
+) -> Examination:
     """Runs every rule.
 
     A finding with alarm_step t rests on records up to t alone. So a growing log may be examined again and again, and
@@ -45,8 +51,9 @@ def examine(log: TrainLog, *, budget: Target | None = None, rules: Sequence[Rule
 
     Args:
         budget: a ceiling on kl_ref that the person gave.
+        measured: what looks at the same log have measured of its texts; it is added to.
     """
-    view = View(log, budget)
+    view = View(log, budget, {} if measured is None else measured)
     found: list[Finding] = []
     missing: list[NotEvaluated] = []
     evaluated: list[str] = []

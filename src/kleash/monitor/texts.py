@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from kleash.runlog.series import SampleText
 from kleash.text import compression_ratio, distinct_n, seq_rep_n, words
@@ -58,12 +58,23 @@ def markup(samples: Samples) -> float | None:
 
 def foreign(samples: Samples) -> float | None:
     """Share of the completions' letters that are of another script than most of the prompts'."""
-    asked = Counter(_script(c) for sample in samples for c in sample.prompt if c.isalpha())
-    answered = Counter(_script(c) for text in _texts(samples) for c in text if c.isalpha())
+    asked, answered = _scripts(sample.prompt for sample in samples), _scripts(_texts(samples))
     total = sum(answered.values())
     if not asked or not total:
         return None
     return 1 - answered[asked.most_common(1)[0][0]] / total
+
+
+def _scripts(texts: Iterable[str]) -> Counter[str]:
+    """Letters by script."""
+    characters: Counter[str] = Counter()
+    for text in texts:
+        characters.update(text)
+    found: Counter[str] = Counter()
+    for character, number in characters.items():
+        if character.isalpha():
+            found[_script(character)] += number
+    return found
 
 
 def _script(character: str) -> str:

@@ -1,5 +1,6 @@
 """A training log as the rules look at it: columns in one unit, texts measured, windows in rows."""
 
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -9,6 +10,8 @@ from kleash.monitor import texts
 from kleash.monitor.causal import Floats
 from kleash.records import Target, Unit
 from kleash.runlog.series import SampleText, TrainLog
+
+Measured = dict[tuple[str, int, Hashable], float]
 
 #: Rows that a baseline is taken from: few, so that a run that breaks early is not its own baseline.
 WARM_UP = 8
@@ -23,11 +26,16 @@ def _is_read(number: int) -> bool:
 
 @dataclass(frozen=True)
 class View:
-    """One log and what was asked of it. budget: a ceiling on kl_ref that the person gave."""
+    """One log and what was asked of it. budget: a ceiling on kl_ref that the person gave.
+
+    measured: of texts that an earlier look at the same log measured, by measure, step and the mark of its samples.
+    """
 
     log: TrainLog
     budget: Target | None = None
+    measured: Measured = field(default_factory=dict)
     _cache: dict[str, Floats | None] = field(default_factory=dict)
+    _samples: dict[int, list[SampleText]] = field(default_factory=dict)
 
     def column(self, name: str) -> Floats | None:
         """A column in which at least one row holds a number."""
@@ -80,14 +88,16 @@ class View:
         return self.family("held_out/") | {f"gold {name}": x for name, x in self.family("gold/").items()}
 
     @cached_property
-    def sampled(self) -> dict[int, list[SampleText]]:
-        """Samples by step, of the steps that are read."""
-        steps = tuple(step for number, step in enumerate(self.log.sample_steps) if _is_read(number))
-        by_step: dict[int, list[SampleText]] = {}
-        if steps:
-            for sample in self.log.samples(steps):
-                by_step.setdefault(sample.step, []).append(sample)
-        return by_step
+    def sampled(self) -> tuple[int, ...]:
+        """The steps whose samples are read."""
+        return tuple(step for number, step in enumerate(self.log.sample_steps) if _is_read(number))
+
+    def _read(self, steps: Iterable[int]) -> None:
+        missing = tuple(step for step in steps if step not in self._samples)
+        if missing:
+            self._samples.update((step, []) for step in missing)
+            for sample in self.log.samples(missing):
+                self._samples.setdefault(sample.step, []).append(sample)
 
     def text(self, name: str) -> Floats | None:
         """A measure of the samples' texts by row: as logged, else measured here (`texts.MEASURES`)."""
@@ -101,15 +111,24 @@ class View:
     def _measured(self, name: str) -> Floats | None:
         if not self.sampled:
             return None
+        marks = self.log.sample_marks
+        known = {step: self.measured.get((name, step, marks[step])) for step in self.sampled if step in marks}
+        self._read(step for step in self.sampled if known.get(step) is None)
         values = np.full(self.rows, np.nan)
-        for step, samples in self.sampled.items():
+        for step in self.sampled:
+            found = known.get(step)
+            if found is None:
+                taken = texts.MEASURES[name](self._samples[step])
+                found = np.nan if taken is None else taken
+                if step in marks:
+                    self.measured[name, step, marks[step]] = found
             row = int(np.searchsorted(self.log.step, step))
             if row < self.rows and self.log.step[row] == step:
-                found = texts.MEASURES[name](samples)
-                values[row] = np.nan if found is None else found
+                values[row] = found
         return values if np.isfinite(values).any() else None
 
     def quotes(self, row: int, most: int = 3) -> list[str]:
         """Completions of the nearest step with samples at or before the row."""
-        steps = [step for step in self.sampled if step <= self.step(row)]
-        return [sample.completion for sample in self.sampled[max(steps)][:most]] if steps else []
+        before = [step for step in self.sampled if step <= self.step(row)]
+        self._read(before[-1:])
+        return [sample.completion for sample in self._samples[before[-1]][:most]] if before else []

@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 
 from kleash.beta import PI
 from kleash.errors import RunError, UsageError
-from kleash.monitor import examine
+from kleash.monitor import Watched
 from kleash.plug import prompts as asked
 from kleash.plug import references
 from kleash.plug.gauge import Gauge, Seen
@@ -26,7 +26,6 @@ from kleash.plug.rows import record
 from kleash.plug.steering import Steering, check, check_pace
 from kleash.records import Controller, ControllerState, Target
 from kleash.runlog.findings import Finding, Found
-from kleash.runlog.importers.kleash import read_run
 from kleash.runlog.jsonl import Writer
 from kleash.runlog.schema import Checkpoint, Evaluation, Event, Notice, Resume, RunEnd, RunStart, Sample
 
@@ -67,6 +66,7 @@ class Leash(TrainerCallback):
     def __post_init__(self) -> None:
         self._aim = None if self.target is None else Target.parse(self.target)
         self._ceiling = None if self.budget is None else Target.parse(self.budget, "KL budget")
+        self._watched: Watched | None = None
         if self.every < 1 or self.samples < 1:
             raise UsageError("every and samples must be at least 1")
         if self.on_finding not in ("warn", "save", "stop"):
@@ -246,7 +246,8 @@ class Leash(TrainerCallback):
         """Runs the monitor on the log as it is on disk; True where a warning or an alarm is new."""
         told = {finding.rule for finding in self.findings}
         try:
-            said = examine(read_run(self._folder), budget=self._ceiling)
+            self._watched = self._watched or Watched(self._folder, budget=self._ceiling)
+            said = self._watched.look()[1]
         except RunError:  # no row yet
             return False
         new = [f for f in said.findings if f.severity != "note" and f.rule not in told]

@@ -65,7 +65,7 @@ class Writer:
         start = content.rfind(b"\n") + 1
         if start == len(content):
             return
-        if _is_whole(content[start:]):
+        if is_whole(content[start:]):
             self._file.write(b"\n")
         else:
             self._file.truncate(start)
@@ -98,7 +98,7 @@ def read(path: Path) -> list[Event]:
     except OSError as error:
         raise RunError(f"cannot read the run log {path}: {error.strerror or error}") from error
     unfinished = lines.pop()
-    if _is_whole(unfinished):
+    if is_whole(unfinished):
         lines.append(unfinished)
     events: list[Event] = []
     for number, line in enumerate(lines, 1):
@@ -111,7 +111,7 @@ def read(path: Path) -> list[Event]:
     return events
 
 
-def _is_whole(line: bytes) -> bool:
+def is_whole(line: bytes) -> bool:
     """Whether a line without its end is a whole record: no proper prefix of a JSON object is JSON."""
     try:
         return isinstance(json.loads(line), dict)

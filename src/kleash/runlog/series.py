@@ -4,7 +4,7 @@ Columns have fixed names (below) and units; what a log does not have is no colum
 "measured 0" stay three things.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -101,6 +101,7 @@ class TrainLog:
     target_unit: of the column `target`. config: the run's settings, where the log tells them. ended: why the run is
     over; None: it goes on, or the log does not say. notes: what the reader must know (repeated steps dropped, a torn
     last line, …). samples(steps=None): those of some or all steps, read when asked. sample_steps: which have some.
+    sample_marks: as long as a step's is the same, so are its samples; a step without one says nothing.
     """
 
     trainer: str
@@ -114,6 +115,7 @@ class TrainLog:
     config: dict[str, Any] = field(default_factory=dict)
     checkpoints: tuple[SavedModel, ...] = ()
     sample_steps: tuple[int, ...] = ()
+    sample_marks: Mapping[int, Hashable] = field(default_factory=dict)
     samples: Callable[[tuple[int, ...] | None], list[SampleText]] = lambda steps: []
     ended: str | None = None
     notes: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from kleash.models.policy import Policy
 from kleash.models.prompts import encode
 from kleash.models.sampling import Sampling
 from kleash.models.spec import ModelSpec
+from kleash.monitor import Watched
 from kleash.records import Controller, ControllerState, Step
 from kleash.rewards.chain import ShapeMemory
 from kleash.rewards.load import Rewarder
@@ -117,6 +118,7 @@ class Progressing:
     `plan`: how a step goes through the model. `unmoved`: no update of `step` has begun, so its weights are whole.
     `saved`: the step of the last checkpoint tried. `step_price`: of a step-size penalty; None before its first step,
     and without one; so is `entropy`, of an entropy bonus. `redrawn`: prompts drawn so far beyond one batch a step.
+    `watched`: what the monitor has read; it comes from the log, so no checkpoint holds it.
     """
 
     step: int
@@ -134,6 +136,7 @@ class Progressing:
     entropy: EntropyState | None = None
     redrawn: int = 0
     moves: Moves = field(default_factory=Moves)
+    watched: Watched | None = None
 
 
 class Sinks(NamedTuple):

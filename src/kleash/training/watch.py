@@ -7,11 +7,8 @@ same again: which findings are old is in the log, and beta and learning rate are
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kleash.monitor import examine
-from kleash.runlog import read
+from kleash.monitor import Watched
 from kleash.runlog.findings import Finding, Found
-from kleash.runlog.importers import read_log
-from kleash.runlog.schema import current
 from kleash.training import checkpoint, shelf
 from kleash.training.job import Job, Progressing, Sinks
 from kleash.training.recovery import MOST_ROLLBACKS
@@ -29,7 +26,7 @@ def look(job: Job, state: Progressing, sinks: Sinks) -> str | None:
     every, step = job.config.watch.every, state.step
     if every == 0 or not state.history or (step % every and step != job.config.train.steps):
         return None
-    new = _new(job, sinks, step - 1)
+    new = _new(job, state, sinks, step - 1)
     action = _action(job, state, new) if new else "warn"
     for finding in new:
         sinks.events.write(Found(step=step - 1, action=action, finding=finding))
@@ -52,18 +49,18 @@ def look(job: Job, state: Progressing, sinks: Sinks) -> str | None:
     return None
 
 
-def _new(job: Job, sinks: Sinks, step: int) -> list[Finding]:
+def _new(job: Job, state: Progressing, sinks: Sinks, step: int) -> list[Finding]:
     """Warnings and alarms of the log as it stands that are not yet in it; none, said aloud, where it cannot be read."""
+    state.watched = watched = state.watched or Watched(job.run_dir, budget=job.config.kl.ceiling)
     try:
-        found = examine(read_log(job.run_dir), budget=job.config.kl.ceiling).findings
-        events = current(read(job.run_dir / "events.jsonl"))
+        found = watched.look()[1].findings
     except Exception as error:  # whatever keeps the monitor from looking, the training goes on
         why = f"{type(error).__name__}: {error}"
         sinks.notice(
             "watch", f"the monitor could not look, and looks again in {job.config.watch.every} steps: {why}", step
         )
         return []
-    old = {(event.finding.rule, event.finding.alarm_step) for event in events if isinstance(event, Found)}
+    old = {(event.finding.rule, event.finding.alarm_step) for event in watched.found}
     return [one for one in found if one.severity != "note" and (one.rule, one.alarm_step) not in old]
 
 

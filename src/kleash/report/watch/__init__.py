@@ -1,5 +1,5 @@
 """What the monitor says of a training log, shown: on a terminal, live, and as a page."""
 
-from kleash.report.watch.case import Case, look
+from kleash.report.watch.case import Case, again, look
 
-__all__ = ["Case", "look"]
+__all__ = ["Case", "again", "look"]

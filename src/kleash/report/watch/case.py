@@ -1,16 +1,15 @@
 """One watched log: what was read, and what the monitor says of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from kleash.monitor import Examination, examine
+from kleash.monitor import Examination, Watched
 from kleash.monitor.engine import Verdict
 from kleash.records import Target
 from kleash.runlog.findings import Finding
-from kleash.runlog.importers import read_log
 from kleash.runlog.series import Column, TrainLog
 
 EXIT = {"healthy": 0, "findings": 1, "not evaluated": 2}
@@ -74,13 +73,22 @@ class Case:
         return None if found is None else found[np.isfinite(found)]
 
 
-def look(path: str | Path, *, columns: Mapping[str, str] | None = None, budget: Target | None = None) -> Case:
+def look(path: Path, *, columns: Mapping[str, str] | None = None, budget: Target | None = None) -> Case:
     """Reads the log and has it judged.
 
     Raises:
         RunError: there is no log, or none that can be read.
         UsageError: `columns` names what does not exist.
     """
-    path = Path(path)
-    log = read_log(path, columns=columns)
-    return Case(path=path, log=log, said=examine(log, budget=budget), budget=budget)
+    return again(path, columns=columns, budget=budget)()
+
+
+def again(path: Path, *, columns: Mapping[str, str] | None = None, budget: Target | None = None) -> Callable[[], Case]:
+    """The same, to be called as often as the log has grown."""
+    watched = Watched(path, columns=columns, budget=budget)
+
+    def looked() -> Case:
+        log, said = watched.look()
+        return Case(path=path, log=log, said=said, budget=budget)
+
+    return looked

@@ -1,4 +1,4 @@
-"""Looking at a log again whenever its files change: grown, rotated, cut short or replaced, it is simply read anew.
+"""Looking at a log again whenever its files change: grown, rotated, cut short or replaced.
 
 Only reads, holds no lock and keeps no file open: any number of processes may follow the same run.
 """
@@ -19,10 +19,13 @@ Signature = tuple[tuple[str, int, int, int], ...]
 
 
 class Follower:
-    """The newest look at one log. case: the last that succeeded. trouble: why the newest did not."""
+    """The newest look at one log. case: the last that succeeded. trouble: why the newest did not.
 
-    def __init__(self, path: Path, look: Callable[[Path], Case]) -> None:
-        self.path, self._look = path, look
+    again: makes what looks at a path as often as it is called (`case.again`).
+    """
+
+    def __init__(self, path: Path, again: Callable[[Path], Callable[[], Case]]) -> None:
+        self.path, self._look = path, again(path)
         self.case: Case | None = None
         self.trouble: str | None = None
         self._seen: Signature | None = None
@@ -38,7 +41,7 @@ class Follower:
             return False
         self._seen, before = seen, self.trouble
         try:
-            self.case, self.trouble = self._look(self.path), None
+            self.case, self.trouble = self._look(), None
         except RunError as error:
             self.trouble = str(error)
         self._not_before = time.monotonic() + (time.monotonic() - now) * (1 / SHARE - 1)

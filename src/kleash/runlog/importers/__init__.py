@@ -4,6 +4,6 @@ Two questions, kept apart: how a container holds rows of numbers (trainer_state.
 a trainer's keys mean (`vocabulary.Vocabulary`). No trainer and no logger is imported.
 """
 
-from kleash.runlog.importers.detect import read_log
+from kleash.runlog.importers.detect import Again, read_log
 
-__all__ = ["read_log"]
+__all__ = ["Again", "read_log"]

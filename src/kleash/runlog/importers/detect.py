@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from kleash.errors import RunError
+from kleash.runlog.findings import Found
 from kleash.runlog.importers import boards, kleash, mapped, others, tensorboard, trackio, trl, trl_files, verl, wandb
 from kleash.runlog.importers.console import read_console
 from kleash.runlog.importers.csv_table import read_csv
@@ -48,13 +49,43 @@ def read_log(path: str | Path, *, columns: Mapping[str, str] | None = None) -> T
     if not path.exists():
         raise RunError(f"there is no {path}")
     chosen = mapped.parsed(columns) if columns is not None else None
-    own = path if path.is_dir() else path.parent if path.name == kleash.EVENTS else None
-    if own is not None and (own / kleash.EVENTS).is_file() and chosen is None:
+    if chosen is None and (own := _own_run(path)) is not None:
         return kleash.read_run(own)
     raw, kind = _directory(path, chosen) if path.is_dir() else _file(path, chosen)
     if chosen is not None:
         return understand(raw, [chosen.vocabulary(raw)])
     return understand(raw, (*trl.by_arguments(kind), *VOCABULARIES) if kind else VOCABULARIES)
+
+
+def _own_run(path: Path) -> Path | None:
+    """The run directory of ours that the path, or its file of events, is of."""
+    own = path if path.is_dir() else path.parent if path.name == kleash.EVENTS else None
+    return own if own is not None and (own / kleash.EVENTS).is_file() else None
+
+
+class Again:
+    """A log that is read again and again. Of a run of ours each time only what is new; of others all of it."""
+
+    def __init__(self, path: str | Path, columns: Mapping[str, str] | None = None) -> None:
+        self._path, self._columns = Path(path).expanduser(), columns
+        self._own: kleash.OwnLog | None = None
+
+    def read(self) -> TrainLog:
+        """
+        Raises:
+            RunError, UsageError: as `read_log`.
+        """
+        own = None if self._columns is not None else _own_run(self._path)
+        if own is None:
+            self._own = None
+            return read_log(self._path, columns=self._columns)
+        self._own = self._own or kleash.OwnLog(own)
+        return self._own.read()
+
+    @property
+    def found(self) -> list[Found]:
+        """What the monitor found while a run of ours went on."""
+        return self._own.found if self._own else []
 
 
 def _file(path: Path, chosen: mapped.Chosen | None) -> tuple[Raw, str | None]:

@@ -34,9 +34,13 @@ def placed_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         while line := file.readline(LONGEST_LINE):
             number += 1
             if len(line) >= LONGEST_LINE and not line.endswith(b"\n"):
-                raise RunError(f"{path}, line {number}, is longer than {LONGEST_LINE // 1_000_000} MB: this is no log")
+                raise longer_than_any(path, number)
             yield at, line
             at += len(line)
+
+
+def longer_than_any(path: Path, number: int) -> RunError:
+    return RunError(f"{path}, line {number}, is longer than {LONGEST_LINE // 1_000_000} MB: this is no log")
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:

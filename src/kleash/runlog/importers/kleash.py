@@ -1,14 +1,15 @@
 """kleash's own runs: events.jsonl and samples.jsonl of `kleash train`, `sft`, `dpo` and `reward`."""
 
+import copy
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from kleash.errors import RunError
 from kleash.records import Estimator, Reading, Step, Target
-from kleash.runlog.importers.files import lines, open_log, placed_lines
+from kleash.runlog.importers.growing import Growing
+from kleash.runlog.importers.own_samples import SampleIndex
 from kleash.runlog.importers.table import Table
-from kleash.runlog.importers.trl_files import as_text
 from kleash.runlog.importers.understand import understand
 from kleash.runlog.importers.vocabulary import KLSeries, Raw, Vocabulary
 from kleash.runlog.offline import PairEvaluation, PairStep, ScoreEvaluation, ScoreStep, TextEvaluation, TextStep
@@ -16,15 +17,15 @@ from kleash.runlog.schema import (
     Checkpoint,
     Evaluation,
     Event,
+    Found,
     ReferenceChange,
     Resume,
     Rollback,
     RunEnd,
     RunStart,
-    Sample,
     from_json,
 )
-from kleash.runlog.series import COLUMNS, SampleText, SavedModel, TrainLog
+from kleash.runlog.series import COLUMNS, SavedModel, TrainLog
 
 EVENTS = "events.jsonl"
 
@@ -86,30 +87,43 @@ def read_run(folder: Path) -> TrainLog:
     Raises:
         RunError: no log there, a damaged one, or one without a step.
     """
-    run = _Run(folder)
-    for event in events(folder / EVENTS, run.notes):
-        run.take(event)
-    return understand(run.raw(), (run.vocabulary(),))
+    return OwnLog(folder).read()
 
 
-def events(path: Path, notes: list[str]) -> Iterator[Event]:
-    """The events of a log one by one; a torn last line goes into the notes.
+class OwnLog:
+    """The log of a run directory, read as often as asked for: each time what is new, and all that holds so far."""
 
-    Raises:
-        RunError: a line before the last is damaged.
-    """
-    for number, line, ended in lines(path):
-        if not line.strip() and not ended:
-            continue
-        try:
-            event = from_json(line)
-        except RunError as error:
-            if not ended:
-                notes.append("the last line is torn, and left out")
-                return
-            raise RunError(f"{path}, line {number}: {error}") from error
-        if event is not None:
-            yield event
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._file, self._samples = Growing(folder / EVENTS), SampleIndex(folder / "samples.jsonl")
+        self._run = _Run(folder)
+
+    @property
+    def found(self) -> list[Found]:
+        """What the monitor found while the run went on, of what was read."""
+        return self._run.found
+
+    def read(self) -> TrainLog:
+        """
+        Raises:
+            RunError: no log there, a damaged one, or one without a step.
+        """
+        if self._file.is_another:
+            self._file.begin()
+            self._run = _Run(self.folder)
+        for _, line in self._file.new():
+            try:
+                event = from_json(line)
+            except RunError as error:
+                place = self._file.number
+                self._file.begin()
+                self._run = _Run(self.folder)
+                raise RunError(f"{self._file.path}, line {place}: {error}") from error
+            if event is not None:
+                self._run.take(event)
+        self._samples.update()
+        torn = ["the last line is torn, and left out"] if self._file.torn else []
+        return understand(self._run.raw(self._samples, torn), (self._run.vocabulary(),))
 
 
 class _Run:
@@ -117,7 +131,7 @@ class _Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.table = folder, Table(str(folder / EVENTS))
-        self.notes: list[str] = []
+        self.found: list[Found] = []
         self.start: RunStart | None = None
         self.config: dict[str, Any] = {}
         self.end: RunEnd | None = None
@@ -147,6 +161,8 @@ class _Run:
                 self.moves.append(event)
             case RunEnd():
                 self.end = event
+            case Found():
+                self.found.append(event)
             case _:
                 pass
 
@@ -156,6 +172,7 @@ class _Run:
         self.evaluations = [one for one in self.evaluations if one[0] <= event.step]
         self.checkpoints = [one for one in self.checkpoints if one.step <= event.step]
         self.moves = [one for one in self.moves if one.kind == "forced" or one.step <= event.step]
+        self.found = [one for one in self.found if one.step < event.step]
         self.end = None
         if isinstance(event, Resume) and event.config is not None:
             self.config = event.config
@@ -211,26 +228,27 @@ class _Run:
         kl = tuple(one.but(estimator=self.estimators.get(one.key, one.estimator)) for one in VOCABULARY.kl)
         return VOCABULARY.but(method=verb, kl=kl, target_unit=self.target.unit if self.target else None)
 
-    def raw(self) -> Raw:
+    def raw(self, samples: SampleIndex, notes: list[str]) -> Raw:
+        """All so far; the table is a copy, for evaluations are no rows that a rollback to their step would void."""
+        table = copy.deepcopy(self.table)
         for step, values in self.evaluations:
-            self.table.append(step, values.items())
-        for move in self.moves:
-            self.notes.append(f"the reference moved at step {move.step} ({move.kind})")
-        index = SampleIndex(self.folder / "samples.jsonl", self.notes)
+            table.append(step, values.items())
+        moved = [f"the reference moved at step {move.step} ({move.kind})" for move in self.moves]
         return Raw(
             path=self.folder,
-            table=self.table,
+            table=table,
             container=EVENTS,
             config=self.config,
-            notes=self.notes,
+            notes=[*notes, *moved, *samples.notes],
             smoothing=1,
             checkpoints=tuple(
                 SavedModel(step=one.step, path=path)
                 for one in self.checkpoints
                 if (path := self.folder / one.path).is_dir()  # older ones are deleted as the run goes on
             ),
-            sample_steps=index.steps,
-            samples=index.read,
+            sample_steps=samples.steps,
+            sample_marks=samples.marks,
+            samples=samples.read,
             ended=self.end.reason if self.end else None,
         )
 
@@ -243,50 +261,3 @@ def watched_only(config: Mapping[str, Any]) -> frozenset[str]:
         if isinstance(reward, dict) and reward.get("weight") == 0:
             found.add(str(reward.get("name") or str(reward.get("use", "")).rpartition(":")[2]))
     return frozenset(found)
-
-
-class SampleIndex:
-    """Where each step's samples stand in a samples.jsonl, so that they are read only when asked for."""
-
-    def __init__(self, path: Path, notes: list[str]) -> None:
-        self.path, self._at = path, dict[int, list[int]]()
-        if not path.is_file():
-            return
-        for at, line in placed_lines(path):
-            self._take(at, line, notes)
-
-    @property
-    def steps(self) -> tuple[int, ...]:
-        return tuple(sorted(self._at))
-
-    def _take(self, at: int, line: bytes, notes: list[str]) -> None:
-        head, _, rest = line.partition(b'"step": ')
-        digits = rest[:20].split(b",")[0].split(b"}")[0]
-        if not line.endswith((b"}\n", b"}")) or not digits.isdigit():
-            notes.append(f"{self.path.name} has a torn line, which is left out")
-        elif b'"event": "sample"' in head:
-            self._at.setdefault(int(digits), []).append(at)
-        else:  # a resume: what is later is void
-            self._at = {step: places for step, places in self._at.items() if step < int(digits)}
-
-    def read(self, wanted: tuple[int, ...] | None = None) -> list[SampleText]:
-        """Samples of these steps, or of all.
-
-        Raises:
-            RunError: the file is damaged or gone.
-        """
-        found: list[SampleText] = []
-        with open_log(self.path) as file:
-            for step in self.steps if wanted is None else sorted(set(wanted)):
-                for at in self._at.get(step, ()):
-                    file.seek(at)
-                    found.append(self._sample(file.readline()))
-        return found
-
-    def _sample(self, line: bytes) -> SampleText:
-        sample = from_json(line)
-        if not isinstance(sample, Sample):
-            raise RunError(f"{self.path} holds a line that is no sample")
-        return SampleText(
-            step=sample.step, prompt=as_text(sample.prompt), completion=sample.completion, score=sample.score
-        )

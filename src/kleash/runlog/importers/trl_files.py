@@ -108,6 +108,7 @@ def read_state(path: Path, keep: frozenset[str] | None = None, run: bool = False
         smoothing=logging_steps if logging_steps and logging_steps > 0 else None,
         checkpoints=tuple(model for model in checkpoints_in(output) if last is None or model.step <= last),
         sample_steps=steps,
+        sample_marks={step: (file.name, *changed(file)) for step, file in files.items()},
         samples=lambda wanted: completions(files, wanted, reward_names(table)),
         ended=ended,
     )
@@ -138,6 +139,15 @@ def completion_files(output: Path, last: int | None) -> tuple[tuple[int, ...], d
         else:
             notes.append(f"{path.name} is torn or not finished; its samples are left out")
     return tuple(sorted(files)), files, notes
+
+
+def changed(path: Path) -> tuple[int, int]:
+    """A file's size and time: as long as they are the same, so is what it holds."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0  # gone since; whoever reads it says so
+    return found.st_size, found.st_mtime_ns
 
 
 def _is_whole(path: Path) -> bool:

@@ -52,6 +52,7 @@ def understand(raw: Raw, vocabularies: Sequence[Vocabulary]) -> TrainLog:
         config=raw.config,
         checkpoints=raw.checkpoints,
         sample_steps=raw.sample_steps,
+        sample_marks=raw.sample_marks,
         samples=raw.samples,
         ended=raw.ended,
         notes=tuple(notes),

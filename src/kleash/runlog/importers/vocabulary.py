@@ -1,6 +1,6 @@
 """What a trainer's keys mean: the plain records of a vocabulary, and of a log whose keys are still the trainer's."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ class Raw:
     smoothing: int | None = None
     checkpoints: tuple[SavedModel, ...] = ()
     sample_steps: tuple[int, ...] = ()
+    sample_marks: Mapping[int, Hashable] = field(default_factory=dict)
     samples: Samples = lambda steps: []
     ended: str | None = None
 
