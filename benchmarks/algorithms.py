@@ -2,7 +2,9 @@
 
     python -m benchmarks.algorithms > docs/runs/algorithms.md
 
-Runs that are finished in runs/bench-algorithms are not done again. Exits with 1 while one is missing.
+Runs that are finished in runs/bench-algorithms are not done again. Exits with 1 while one is missing. With --keep FILE
+a row whose run is not here is taken over from that earlier page, and the page says so: an algorithm that is new needs
+its own run alone (--only NAME).
 """
 
 import argparse
@@ -112,6 +114,13 @@ def row(label: str, one: Planned) -> list[str]:
     ]
 
 
+def taken_over(page: Path, labels: Iterable[str]) -> dict[str, list[str]]:
+    """Rows of an earlier page by label, of those that are asked for."""
+    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {cells[0]: cells for cells in rows if cells[0] in set(labels)}
+
+
 def mean(values: Iterable[float | None]) -> float:
     found = mean_of(values)
     assert found is not None, "every one of these steps measures it"
@@ -137,10 +146,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, help="runs at a time; 0: train nothing")
     parser.add_argument("--only", default="", help="train only runs whose name has this in it")
+    parser.add_argument("--keep", type=Path, help="an earlier page, of which rows are taken over")
     chosen = parser.parse_args()
     every = runs(chosen.seed)
     if chosen.at_once:
         train_missing([one for one in every.values() if chosen.only in one.label], chosen.at_once)
+    missing = [label for label, one in every.items() if not done(one)]
+    kept = taken_over(chosen.keep, missing) if chosen.keep else {}
+    rows = {label: row(label, one) if done(one) else kept.get(label) for label, one in every.items()}
     heads = ["algorithm", "target", "reward", "KL", "fluency", "beta", "entropy", "besides"]
     print(
         INTRODUCTION.format(
@@ -153,12 +166,15 @@ def main() -> int:
             dapo=COMPLETIONS // group_size({"kind": "dapo"}),
             pairs=COMPLETIONS // group_size({"kind": "online_dpo"}),
         )
-        + table(heads, [row(label, one) for label, one in every.items() if done(one)])
+        + table(heads, [cells for cells in rows.values() if cells])
     )
-    missing = [one.label for one in every.values() if not done(one)]
-    if missing:
-        print(f"\n**{len(missing)} of {len(every)} runs are not done yet.**")
-    return 1 if missing else 0
+    if kept:
+        new = ", ".join(label for label in every if label not in missing)
+        print(f"\nThose of {new} were run for this page, the other rows are taken over from an earlier one.")
+    wanting = sum(cells is None for cells in rows.values())
+    if wanting:
+        print(f"\n**{wanting} of {len(every)} runs are not done yet.**")
+    return 1 if wanting else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """kleash against TRL: one DPO step on the same pairs, in turn, in one sitting; prints the tables of docs/runs/dpo.md.
 
     python -m benchmarks.dpo                      (about 8 minutes on two idle cores)
-    python -m benchmarks.dpo --target             what a KL target does, on the embedded model (about 4 minutes)
+    python -m benchmarks.dpo --target             what a KL target does, on the embedded model; --law NAME: of one loss
 
 Each measurement is a process of its own, so that its peak of resident memory is its own. The clock is the end of the
 optimizer's step, in both.
@@ -222,12 +222,14 @@ LAWS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def target_rows(target: float, epochs: int) -> list[list[str]]:
-    """Readings of the last half of a run at a constant learning rate, on the recipe's pairs."""
+def target_rows(target: float, epochs: int, law: str) -> list[list[str]]:
+    """Readings of the last half of a run at a constant learning rate, on the recipe's pairs. law: "" for all."""
     import kleash
 
     rows = []
     for name, changed in LAWS.items():
+        if not name.startswith(law):
+            continue
         for seed in range(3):
             with tempfile.TemporaryDirectory() as out:
                 run = kleash.dpo(
@@ -252,6 +254,7 @@ def main() -> None:
     parser.add_argument("--lora", action="store_true")
     parser.add_argument("--only", choices=("same", "cost"), help="one of the two tables")
     parser.add_argument("--target", action="store_true", help="what a KL target does instead")
+    parser.add_argument("--law", default="", choices=("dpo", "ipo", "cdpo"), help="with --target: of one loss")
     parser.add_argument("--worker", choices=("kleash", "trl", "kleash-same", "trl-same"), help=argparse.SUPPRESS)
     parser.add_argument("rest", nargs="*", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -260,7 +263,7 @@ def main() -> None:
         return
     if given.target:
         heads = ["loss", "seed", "mean KL, last half", "range", "last KL", "last beta", "last held-out accuracy"]
-        print(table(heads, target_rows(2.0, 4)))
+        print(table(heads, target_rows(2.0, 4, given.law)))
         return
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl", "peft", "accelerate"))
     print(
