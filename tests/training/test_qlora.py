@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.leash import held
+from tests.tolerances import PATHS
 from tests.training import pair_runs
 from tests.training.small import settings
 
