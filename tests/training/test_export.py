@@ -1,5 +1,7 @@
 """`kleash export`: what comes out is the model that was trained, as a stranger loads it, or nothing."""
 
+import json
+import resource
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,14 +9,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 from peft import PeftModel
+from tests.models import build
 from tests.tolerances import HALF_LOGPROB, PATHS
 from tests.training.small import settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kleash.errors import RunError, UsageError
 from kleash.models import export as writing
+from kleash.models.load import load
 from kleash.models.runs import model_of
+from kleash.models.spec import ModelSpec
 from kleash.report.card import card
+from kleash.training import export as exporting
 from kleash.training.api import start
 from kleash.training.export import Origin, export, push
 from kleash.training.toml import parse_config
@@ -58,6 +64,64 @@ def test_the_adapter_is_merged_and_the_log_probs_stay(run, trained, dtype, near,
     assert 0 <= made.difference.kl <= writing.SAME[dtype]
 
 
+@pytest.fixture(scope="module")
+def over(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same over a base in 4 bits."""
+    pytest.importorskip("torchao")
+    directory = tmp_path_factory.mktemp("over")
+    tree = settings(directory, model__adapter={"rank": 4}, model__quantize="4bit", train__learning_rate=0.05)
+    return start(parse_config(tree)).path
+
+
+def test_an_adapter_over_few_bits_is_merged_into_them(over: Path, tmp_path: Path) -> None:
+    """Against the policy as its checkpoint is loaded for training; and its base's numbers must be those of the run."""
+    made = export(str(over), tmp_path / "model", dtype="float32")
+    own = load(ModelSpec(model_of(str(over))))
+    assert own.policy.quantised is not None
+    tokenizer = AutoTokenizer.from_pretrained(made.path)
+    found = logprobs(AutoModelForCausalLM.from_pretrained(made.path), tokenizer)
+    assert (found - logprobs(own.policy.causal, tokenizer)).abs().max() <= PATHS
+    assert made.difference.moved is None
+    assert "merged into the base it was trained over (torchao NF4" in (made.path / "README.md").read_text()
+    checkpoint = tmp_path / "copy"
+    shutil.copytree(Path(model_of(str(over))).resolve(), checkpoint)
+    record = checkpoint / "quantised.json"
+    said = record.read_text()
+    record.write_text(said.replace('"numbers": "', '"numbers": "0'))
+    for opened in (lambda: export(str(checkpoint), tmp_path / "other"), lambda: load(ModelSpec(str(checkpoint)))):
+        with pytest.raises(RunError, match="rounded to other numbers"):
+            opened()
+    with pytest.raises(UsageError, match=r'trained over a base in 4bit, and model\.quantize = "8bit"'):
+        load(ModelSpec(str(checkpoint), quantize="8bit"))
+    record.write_text(said[:20])
+    with pytest.raises(RunError, match=r"quantised\.json is cut short"):
+        export(str(checkpoint), tmp_path / "other")
+
+
+def test_or_into_the_base_as_it_is_stored_which_moves_it(over: Path, run: Path, tmp_path: Path) -> None:
+    """The KL that it costs, against the two models' log-probs by torch's own formula."""
+    made = export(f"{over}@step-4", tmp_path / "model", dtype="float32", onto="stored")
+    base = AutoModelForCausalLM.from_pretrained(over.parent / "model", dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(made.path)
+    model = AutoModelForCausalLM.from_pretrained(made.path)
+    step = Path(model_of(f"{over}@step-4"))
+    peft = PeftModel.from_pretrained(base, str(over / "checkpoints" / "step-000004"))
+    assert (logprobs(model, tokenizer) - logprobs(peft, tokenizer)).abs().max() <= PATHS
+    assert made.difference.kl <= writing.SAME["float32"]
+    own = load(ModelSpec(str(step))).policy.causal
+    texts = exporting._texts(exporting.origin_of(str(step)))
+    kls = []
+    for text in texts:
+        ids = tokenizer(text, return_tensors="pt")["input_ids"][:, :64]
+        with torch.no_grad():
+            p, q = (m(input_ids=ids).logits[0].double().log_softmax(-1) for m in (own, model))
+        kls.append(torch.nn.functional.kl_div(q, p, log_target=True, reduction="none").sum(-1))
+    assert made.difference.moved == pytest.approx(float(torch.cat(kls).mean()), rel=1e-3)
+    assert "the base as it is stored, not the one it was trained over" in (made.path / "README.md").read_text()
+    with pytest.raises(UsageError, match="for an adapter that was trained over a quantised base"):
+        export(str(run), tmp_path / "other", onto="stored")
+
+
 def test_shards_are_as_small_as_asked(run, trained, tmp_path: Path) -> None:
     made = export(str(run), tmp_path / "model", dtype="float32", shard="5KB")
     parts = list(made.path.glob("model-*.safetensors"))
@@ -87,6 +151,38 @@ def test_a_full_disk_leaves_nothing(run, monkeypatch, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="No space left on device; nothing was kept"):
         export(str(run), tmp_path / "model")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_fills_up_while_it_is_written_leaves_nothing(run, monkeypatch, tmp_path: Path) -> None:
+    """No file may grow beyond 4 kB, which the weights' own library meets; then there is no room for the card."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(RunError, match=r"could not be written: .*; nothing was kept"):
+            export(str(run), tmp_path / "model")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
+
+    def full(self, text, *arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(RunError, match="No space left on device; nothing was kept"):
+        patched.setattr(Path, "write_text", full)
+        export(str(run), tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_adapter_of_another_base_is_refused(run: Path, tmp_path: Path) -> None:
+    build.checkpoint(tmp_path / "wider", hidden_size=24, intermediate_size=24, num_attention_heads=2)
+    adapter = tmp_path / "adapter"
+    shutil.copytree(Path(model_of(str(run))).resolve(), adapter)
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    for base, said in ((tmp_path / "wider", "made for another base model"), (tmp_path / "gone", "gone")):
+        (adapter / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": str(base)}))
+        with pytest.raises((RunError, UsageError), match=said):
+            export(str(adapter), tmp_path / "model")
+    assert not (tmp_path / "model").exists()
 
 
 def test_what_is_there_stays(run, tmp_path: Path) -> None:

@@ -2,21 +2,26 @@
 
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
+from safetensors import SafetensorError
 from torch import Tensor
 
 from kleash.errors import RunError, UsageError
 from kleash.models import adapters, checkpoint_files
 from kleash.models.catalog import resolve
 from kleash.models.load import read_tokenizer
+from kleash.models.quantised import recorded, unpack
+from kleash.models.quantising import quantise
 from kleash.models.quiet import without_bars
 
+#: The base that an adapter is merged into, where it was trained over a quantised one: that one, or what it was made of.
+Onto = Literal["trained", "stored"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 #: Mean KL per token between what was trained and what came out, above which it is not the same model. Rounding to bf16
 #: makes about 1e-3 nats (docs/runs/export.md); a merge that went wrong makes far more.
@@ -25,44 +30,72 @@ SAME = {"float32": 1e-6, "bfloat16": 2e-2, "float16": 2e-2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Between the trained model and the exported one, read back, on `tokens` tokens; nats."""
+    """Between the trained model and the exported one, read back, on `tokens` tokens; nats.
+
+    moved: mean KL(as trained‖exported) where the adapter was merged into a base that it was not trained over.
+    """
 
     kl: float
     largest: float
     tokens: int
+    moved: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """A model as it was trained, on the CPU in fp32. base: what its adapter was on; None without one."""
+    """A model to export, on the CPU in fp32.
+
+    base: what its adapter was on; None without one. over: how that base was rounded in training; None if it was not.
+    trained: the model as it was trained, where `model` is its adapter on the base as it is stored.
+    """
 
     model: Any
     tokenizer: Any
     base: str | None
+    over: str | None = None
+    trained: Any = None
 
 
-def read(name: str, *, trust_remote_code: bool = False) -> Trained:
+def read(name: str, *, onto: Onto = "trained", trust_remote_code: bool = False) -> Trained:
     """The model called `name`, as `model.policy` names one; an adapter on its base.
 
+    onto: of an adapter trained over a quantised base, "trained" is that base, "stored" the one it was made from.
+
     Raises:
-        UsageError, RunError: there is none, or it is not whole.
+        UsageError: there is none, or "stored" is asked for where it is what was trained over.
+        RunError: it is not whole.
     """
     directory = resolve(name, code=trust_remote_code)
-    base: str | None = None
-    if checkpoint_files.is_adapter(directory):
-        base = adapters.recorded_base(directory)
-        home = resolve(base, code=trust_remote_code)
-        model = adapters.load_adapter(checkpoint_files.read_model(home, torch.float32, trust_remote_code), directory)
-    else:
-        home = directory
+    adapted = checkpoint_files.is_adapter(directory)
+    over = recorded(directory) if adapted else None
+    if onto == "stored" and over is None:
+        raise UsageError(f"--onto stored is for an adapter that was trained over a quantised base, and {name} is none")
+    if not adapted:
         model = checkpoint_files.read_model(directory, torch.float32, trust_remote_code)
-    return Trained(model=model.eval(), tokenizer=read_tokenizer(directory, home, trust_remote_code), base=base)
+        return Trained(model=model.eval(), tokenizer=read_tokenizer(directory, directory, trust_remote_code), base=None)
+    base = adapters.recorded_base(directory)
+    home = resolve(base, code=trust_remote_code)
+    tokenizer = read_tokenizer(directory, home, trust_remote_code)
+    trained = scheme = None
+    if over is not None:
+        rounded = checkpoint_files.read_model(home, getattr(torch, over.stored), trust_remote_code)
+        found = quantise(rounded, over.quantize, tokenizer, passed_by=adapters.passed_by(rounded, None))
+        found.check(over)
+        unpack(rounded)
+        trained, scheme = adapters.load_adapter(rounded.float(), directory).eval(), found.scheme
+    if trained is not None and onto == "trained":
+        return Trained(model=trained, tokenizer=tokenizer, base=base, over=scheme)
+    whole = checkpoint_files.read_model(home, torch.float32, trust_remote_code)
+    model = adapters.load_adapter(whole, directory).eval()
+    return Trained(model=model, tokenizer=tokenizer, base=base, over=scheme, trained=trained)
 
 
-def write(trained: Trained, into: Path, dtype: str, shard: str, texts: Sequence[str]) -> Difference:
+def write(
+    trained: Trained, into: Path, dtype: str, shard: str, texts: Sequence[str], card: Callable[[Difference], str]
+) -> Difference:
     """Merges, casts and saves into a directory that is not there yet, then reads it back and compares.
 
-    `trained.model` is spent. texts: what both are asked for their log-probs.
+    `trained.model` is spent. texts: what both are asked for their log-probs. card: the text of README.md.
 
     Raises:
         UsageError: the directory is there already.
@@ -72,6 +105,7 @@ def write(trained: Trained, into: Path, dtype: str, shard: str, texts: Sequence[
         raise UsageError(f"{into} is there already; choose another place for the model")
     ids = [_tokens(trained.tokenizer, text) for text in texts]
     before = [_logprobs(trained.model, row) for row in ids]
+    as_trained = None if trained.trained is None else [_logprobs(trained.trained, row) for row in ids]
     model = trained.model.merge_and_unload() if adapters.is_adapted(trained.model) else trained.model
     model = model.to(DTYPES[dtype])
     draft = into.with_name(into.name + ".part")
@@ -81,35 +115,42 @@ def write(trained: Trained, into: Path, dtype: str, shard: str, texts: Sequence[
         with without_bars():
             model.save_pretrained(draft, max_shard_size=shard)
         trained.tokenizer.save_pretrained(draft)
-        for file in draft.iterdir():
-            file.chmod(0o644)  # safetensors writes for the owner alone, and a server may be another user
-        found = _compare(draft, dtype, ids, before)
+        found = _compare(draft, dtype, ids, before, as_trained)
         if found.kl > SAME[dtype]:
             raise RunError(
                 f"the exported model differs from the trained one by {found.kl:.2g} nats per token, more than rounding "
                 f"to {dtype} can make ({SAME[dtype]:g}); nothing was kept"
             )
+        (draft / "README.md").write_text(card(found))
+        for file in draft.iterdir():
+            file.chmod(0o644)  # safetensors writes for the owner alone, and a server may be another user
         draft.rename(into)
-    except OSError as error:
-        raise RunError(f"{into} could not be written: {error.strerror or error}; nothing was kept") from error
+    except (OSError, SafetensorError) as error:  # safetensors has its own for a full disk
+        said = getattr(error, "strerror", None) or error
+        raise RunError(f"{into} could not be written: {said}; nothing was kept") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return found
 
 
-def _compare(saved: Path, dtype: str, ids: list[Tensor], before: list[Tensor]) -> Difference:
+def _compare(
+    saved: Path, dtype: str, ids: list[Tensor], before: list[Tensor], as_trained: list[Tensor] | None
+) -> Difference:
     """Read back as a stranger reads it."""
     model = checkpoint_files.read_model(saved, DTYPES[dtype], False).eval()
+    after = [_logprobs(model, row) for row in ids]
     kls, largest = [], 0.0
-    for row, old in zip(ids, before, strict=True):
-        new = _logprobs(model, row)
+    for row, old, new in zip(ids, before, after, strict=True):
         kls.append((old.exp() * (old - new)).sum(-1))
         taken = row[0, 1:, None]
         largest = max(largest, float((new[:-1].gather(-1, taken) - old[:-1].gather(-1, taken)).abs().max()))
     every = torch.cat(kls)
     if not math.isfinite(largest):
         raise RunError("the exported model gives log-probs that are no numbers; nothing was kept")
-    return Difference(kl=float(every.mean()), largest=largest, tokens=len(every))
+    moved = None
+    if as_trained is not None:
+        moved = float(torch.cat([(p.exp() * (p - q)).sum(-1) for p, q in zip(as_trained, after, strict=True)]).mean())
+    return Difference(kl=float(every.mean()), largest=largest, tokens=len(every), moved=moved)
 
 
 @torch.no_grad()

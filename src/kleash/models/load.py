@@ -17,7 +17,7 @@ from kleash.models.heads import Recipe, head_of, probe_head, recipe_from
 from kleash.models.paths import PathName
 from kleash.models.policy import Policy
 from kleash.models.probe import probe_paths
-from kleash.models.quantised import Quantised
+from kleash.models.quantised import Quantised, recorded
 from kleash.models.quantising import quantise
 from kleash.models.spec import Adapter, ModelSpec
 from kleash.models.stopping import Ends
@@ -118,9 +118,16 @@ def _model(spec: ModelSpec, directory: Path, stored: torch.dtype, seed: int) -> 
     home = resolve(adapters.recorded_base(directory), code=code) if adapted else directory
     base = checkpoint_files.read_model(home, stored, code)
     tokenizer = read_tokenizer(directory, home, code)
-    quantised = None
-    if spec.quantize is not None:
-        quantised = quantise(base, spec.quantize, tokenizer, passed_by=adapters.passed_by(base, None))
+    trained = recorded(directory) if adapted else None
+    if trained is not None and spec.quantize not in (None, trained.quantize):
+        raise UsageError(
+            f'{directory} was trained over a base in {trained.quantize}, and model.quantize = "{spec.quantize}"; leave '
+            "it out to go on over the same"
+        )
+    quantised, how = None, spec.quantize or (trained and trained.quantize)
+    if how is not None:
+        quantised = quantise(base, how, tokenizer, passed_by=adapters.passed_by(base, None))
+        quantised.check(trained)
     if adapted:
         model = adapters.load_adapter(base, directory)
         _refuse_second_adapter(spec.adapter, model, directory)

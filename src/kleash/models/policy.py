@@ -220,6 +220,8 @@ class Policy(nn.Module):
             if is_adapted(self.model):
                 # without the flag peft asks the hub whether the base's embeddings have grown
                 self.model.save_pretrained(directory, selected_adapters=[POLICY_ADAPTER], save_embedding_layers=False)
+                if self.quantised is not None:
+                    self.quantised.record(directory)
             else:
                 self.model.save_pretrained(directory)
             tokenizer.save_pretrained(directory)

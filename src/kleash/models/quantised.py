@@ -5,12 +5,19 @@ any other. Autograd through torchao's own tensors keeps each layer's unpacked we
 the memory that was to be saved; here nothing is kept.
 """
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from kleash.errors import RunError
+
+#: Lies beside an adapter that was trained over a base in few bits.
+RECORD = "quantised.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +25,7 @@ class Quantised:
     """What became of a base.
 
     Attributes:
+        bits: as `model.quantize` names it. stored: the dtype that the base was read in.
         scheme: how its weights are rounded, in words.
         weights: the digest of the weights before.
         numbers: the digest of what they were rounded to.
@@ -28,6 +36,8 @@ class Quantised:
             model or cannot read that text. tokens: of the text.
     """
 
+    bits: str
+    stored: str
     scheme: str
     weights: str
     numbers: str
@@ -37,6 +47,43 @@ class Quantised:
     after: int
     cost: float | None
     tokens: int
+
+    def record(self, directory: Path) -> None:
+        """Says beside an adapter what it was trained over."""
+        said = {"quantize": self.bits, "stored": self.stored, "numbers": self.numbers}
+        (directory / RECORD).write_text(json.dumps(said) + "\n")
+
+    def check(self, trained: "Recorded | None") -> None:
+        """Raises RunError: these are not the numbers that the adapter was trained over."""
+        if trained is not None and self.stored == trained.stored and self.numbers != trained.numbers:
+            raise RunError(
+                f"the adapter was trained over a base whose weights were rounded to other numbers ({self.scheme}): the "
+                "base has changed, or another version of torchao rounds otherwise; bring back what the run had"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What `Quantised.record` wrote."""
+
+    quantize: str
+    stored: str
+    numbers: str
+
+
+def recorded(directory: Path) -> Recorded | None:
+    """What an adapter was trained over; None for a base as it is stored.
+
+    Raises:
+        RunError: the record is cut short or damaged.
+    """
+    path = directory / RECORD
+    if not path.is_file():
+        return None
+    try:
+        return Recorded(**json.loads(path.read_text()))
+    except (ValueError, TypeError):
+        raise RunError(f"{path} is cut short or damaged; copy the adapter again, or take another checkpoint") from None
 
 
 class NormalFloat(nn.Module):
@@ -147,3 +194,14 @@ def in_full(model: nn.Module) -> dict[str, Tensor]:
     packed = {name: m.packed for name, m in model.named_modules() if isinstance(m, QuantisedLinear)}
     state = {name: t for name, t in model.state_dict().items() if name.partition(".packed.")[0] not in packed}
     return state | {f"{name}.weight": weight.unpacked(torch.float32) for name, weight in packed.items()}
+
+
+def unpack(model: nn.Module) -> None:
+    """Puts plain layers in fp32 in the place of those in few bits: the same numbers, which can be merged and saved."""
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, QuantisedLinear):
+            plain = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
+            plain.weight = nn.Parameter(layer.packed.unpacked(torch.float32), requires_grad=False)
+            plain.bias = layer.bias
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, plain)

@@ -73,6 +73,8 @@ def quantise(model: Any, how: str, tokenizer: Any, *, passed_by: list[str]) -> Q
         )
     after, _ = _words(model, tokenizer)
     return Quantised(
+        bits=how,
+        stored=str(head.weight.dtype if head is not None else model.dtype).removeprefix("torch."),
         scheme=SCHEMES[how],
         weights=digest,
         numbers=tensors_digest(_numbers(model)),

@@ -72,6 +72,7 @@ class ModelSpec:
     reference_update: whether the reference follows the policy, and how (kleash.models.following).
     adapter: leave out to train all weights; a policy that is itself an adapter trains that adapter.
     quantize: under an adapter, the base's linear layers are kept in 4 bits (NF4) or 8; the reference is that base too.
+        A policy that is an adapter trained so is loaded so.
     critic: for algorithms with a value function: "head" puts it on the policy's own states, "separate" on those of a
         second body that starts as a copy of the policy's. Left out: "head" where one is needed.
     dtype: "bfloat16" computes in bf16 over fp32 master weights; with an adapter the frozen base is stored in bf16.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kleash.errors import RunError, UsageError
 from kleash.models.catalog import resolve
-from kleash.models.export import Difference, read, write
+from kleash.models.export import Difference, Onto, Trained, read, write
 from kleash.models.runs import model_of
 from kleash.report.card import Origin, card
 from kleash.report.log import prompt_text
@@ -25,16 +25,19 @@ class Exported:
     path: Path
     difference: Difference
     base: str | None
+    over: str | None
 
 
 def export(
-    source: str, into: Path, *, dtype: str = "bfloat16", shard: str = "5GB", drift: Path | None = None,
-    trust_remote_code: bool = False,
+    source: str, into: Path, *, dtype: str = "bfloat16", shard: str = "5GB", onto: Onto = "trained",
+    drift: Path | None = None, trust_remote_code: bool = False,
 ) -> Exported:  # fmt: skip
     """Writes the model of `source` to a directory that is not there yet: merged, cast, in shards, with a card.
 
     Args:
         source: a run's directory (its best checkpoint, else its newest), "runs/x@step-200", a checkpoint, or any model.
+        onto: of an adapter that was trained over a quantised base, "trained" merges it into that base, unpacked, and
+            gives the model that was trained; "stored" into the base as it is stored, and says how far that moved it.
         drift: card.md of a `kleash drift` of this model.
 
     Raises:
@@ -46,16 +49,34 @@ def export(
     block = None if drift is None else _block(drift)
     name = model_of(source)
     origin = origin_of(name)
-    trained = read(name, trust_remote_code=trust_remote_code)
-    found = write(trained, into, dtype, shard, _texts(origin))
-    facts = {
-        "exported as": f"{dtype}{'' if trained.base is None else ', adapter merged'}",
-        "against the trained model": f"mean KL {found.kl:.2g} nats/token, largest |Δ log-prob| {found.largest:.2g}, "
-        f"on {found.tokens} tokens",
-    }
-    text = card(into.resolve().name, base=trained.base, export=facts, origin=origin, drift=block)
-    (into / "README.md").write_text(text)
-    return Exported(path=into, difference=found, base=trained.base)
+    trained = read(name, onto=onto, trust_remote_code=trust_remote_code)
+
+    def text(found: Difference) -> str:
+        facts = {"exported as": f"{dtype}{_merged(trained, found)}", "against the trained model": words(found)}
+        return card(into.resolve().name, base=trained.base, export=facts, origin=origin, drift=block)
+
+    found = write(trained, into, dtype, shard, _texts(origin), text)
+    return Exported(path=into, difference=found, base=trained.base, over=trained.over)
+
+
+def words(found: Difference) -> str:
+    """What reading it back showed."""
+    if found.moved is not None:
+        return f"mean KL(trained‖exported) {found.moved:.2g} nats/token, on {found.tokens} tokens: another base"
+    return f"mean KL {found.kl:.2g} nats/token, largest |Δ log-prob| {found.largest:.2g}, on {found.tokens} tokens"
+
+
+def _merged(trained: Trained, found: Difference) -> str:
+    if trained.base is None:
+        return ""
+    return ", adapter merged" + ("" if trained.over is None else f" into {onto_words(trained.over, found)}")
+
+
+def onto_words(over: str, found: Difference) -> str:
+    """Which base it was merged into. over: how the one that it was trained over was rounded."""
+    if found.moved is None:
+        return f"the base it was trained over ({over}, unpacked)"
+    return f"the base as it is stored, not the one it was trained over ({over})"
 
 
 def origin_of(name: str) -> Origin | None:
