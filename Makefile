@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
 .PHONY: help demo test trl browser screenshots notebook check lint docs site clean fixtures fixtures-check tiny tiny-report zoo \
-	bench bench-demo bench-trl bench-judge
+	bench bench-demo bench-trl bench-judge bench-gpu
 
 help:
 	@echo "make demo         the leash seen: the tiny model trained without it and with it"
@@ -24,6 +24,7 @@ help:
 	@echo "make site         the documentation as a site in build/site, links checked"
 	@echo "make tiny         train the embedded tiny model again; make tiny-report judges it"
 	@echo "make zoo          over 50 architectures against their own logits: docs/runs/zoo.md"
+	@echo "make bench-gpu    on a machine with a GPU: what is checked and timed there, as one table"
 	@echo "make bench-NAME   a table of docs/runs: any program of benchmarks/, with - for _"
 
 $(VENV)/.run: pyproject.toml constraints.txt
@@ -118,6 +119,11 @@ $(VENV)-bench/.test: $(VENV)-bench/.run
 trl: $(VENV)-bench/.test
 	$(VENV)-bench/bin/python -m pytest -q tests/plug
 	$(VENV)-bench/bin/python examples/trl_callback.py --steps 6 --out $(VENV)-bench/trl-run
+
+# On a machine with a GPU: everything that is checked and timed there, as one table.
+bench-gpu: $(VENV)-bench/.run
+	$(VENV)-bench/bin/python -m pip install --quiet -c constraints.txt torchao
+	$(VENV)-bench/bin/python -m benchmarks.gpu
 
 bench-preference-losses: $(VENV)-bench/.run
 	$(VENV)-bench/bin/python -m benchmarks.preference_losses
