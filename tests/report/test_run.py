@@ -95,7 +95,13 @@ def test_the_page_says_what_happened(tmp_path: Path) -> None:
     ],
 )
 def test_the_verdict_on_the_leash(tmp_path: Path, kl: float, said: str) -> None:
-    assert words.leash(log_of(tmp_path, kl_ref=reading(kl))) == said
+    assert words.leash(log_of(tmp_path, kl_ref=reading(kl), beta=0.05)) == said
+
+
+def test_a_leash_that_let_go_is_not_what_holds(tmp_path: Path) -> None:
+    steps = [step(i, 30, kl_ref=reading(0.1), beta=0.05 * 0.9**i) for i in range(30)]
+    said = words.leash(load(write_run(tmp_path, [*steps])))
+    assert said.startswith("Below target: 0.1 nats") and "Beta fell to 0.002355" in said and "learning rate" in said
 
 
 def test_the_verdict_without_a_target(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from kleash.training.offline.dpo_config import DPOConfig
 from kleash.training.prompt_files import read_rows
 from kleash.training.setup import build_job
 from kleash.training.starter import Wishes
-from kleash.training.suggest import RANK, Machine, step_bytes, suggest
+from kleash.training.suggest import RANK, Machine, faster, step_bytes, suggest
 from kleash.training.toml import load as load_toml
 from kleash.training.toml import load_config, parse_config
 from kleash.training.trial import tried
@@ -95,6 +95,28 @@ def test_the_text_is_a_config_with_the_values_chosen(kind, tmp_path: Path) -> No
     assert config.rewards[0].use == ("judge:kleash:tiny" if kind == "rlaif" else "vader")
     chosen = f"{config.train.prompts_per_step} prompts × {config.algorithm.group_size} answers"
     assert any(chosen in line for line in lines)
+
+
+def test_a_step_takes_no_more_prompts_than_there_are(tmp_path: Path) -> None:
+    data = tmp_path / "prompts.txt"
+    data.write_text("one\ntwo\nthree\n")
+    text, lines = starting.new(Wishes(kind="grpo", model="kleash:tiny", data=str(data)))
+    assert tomllib.loads(text)["train"]["prompts_per_step"] == 3
+    assert any("3 prompts × 8 answers" in line for line in lines)
+
+
+def test_a_small_model_starts_at_a_rate_like_those_that_held(tmp_path: Path) -> None:
+    """Within a factor of two of those of recipes/ and docs/runs/leash-family.md, for models of their sizes."""
+    for parameters, adapter, default, held in (
+        (TINY.parameters, False, 1e-5, 1e-3),
+        (TINY.parameters, True, 1e-4, 3e-3),
+        (135_000_000, False, 1e-5, 5e-5),
+        (135_000_000, True, 1e-4, 5e-4),
+    ):
+        assert held / 2 <= default * faster(parameters, adapter) <= held * 2
+    assert faster(7_000_000_000, False) == 1
+    text, _ = starting.new(Wishes(kind="grpo", model="kleash:tiny"))
+    assert tomllib.loads(text)["train"]["learning_rate"] == 1e-3
 
 
 def test_the_text_for_pairs_is_one_too(tmp_path: Path) -> None:

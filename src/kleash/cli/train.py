@@ -45,6 +45,9 @@ def train(
     if check_only:
         say(as_json, {"checked": checked.out}, "all checks passed; nothing was trained")
         return
+    from kleash.report.log import load
+    from kleash.report.words import verdict
+
     last = run.steps[-1]
     kl = None if last.kl_ref is None else last.kl_ref.value
     best = str(run.path / "best") if (run.path / "best").exists() else None
@@ -59,8 +62,8 @@ def train(
     say(
         as_json,
         told | {"report": str(run.path / "report.html")},
-        f"model   {best or run.checkpoints[-1].path}\nlogs    {run.path}/events.jsonl, samples.jsonl\n"
-        f"report  {run.path}/report.html",
+        f"verdict {verdict(load(run.path))}\nmodel   {best or run.checkpoints[-1].path}\n"
+        f"logs    {run.path}/events.jsonl, samples.jsonl\nreport  {run.path}/report.html",
     )
     if run.ended in ("budget", "finding"):
         raise typer.Exit(1)

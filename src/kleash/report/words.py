@@ -11,6 +11,8 @@ JUDGED = 1 / 3
 ENDS = 1 / 10
 #: |mean KL / target − 1| up to which a target counts as held, and as nearly held.
 HELD, NEAR = 0.10, 0.25
+#: Share of the first beta below which a controller has let go.
+LOOSENED = 0.5
 #: Relative fall of distinct-2 that is worth a sentence.
 FELL = 0.30
 
@@ -40,6 +42,9 @@ def leash(log: Log) -> str:
     aim = f"against a target of {short(log.target.value)} ({round(100 * off):+d} %)"
     if abs(off) <= HELD:
         return f"The leash held: {value:.3g} {unit} {aim}."
+    if off < -NEAR and log.steps[-1].beta < LOOSENED * log.steps[0].beta:
+        let_go = f"Beta fell to {short(log.steps[-1].beta)}, so it is not the leash that holds it"
+        return f"Below target: {value:.3g} {unit} {aim}. {let_go}: a higher learning rate, or more steps, goes further."
     near = "Nearly on target" if abs(off) <= NEAR else "Above target" if off > 0 else "Below target"
     return f"{near}: {value:.3g} {unit} {aim}."
 

@@ -145,7 +145,10 @@ def indices(step: int, count: int, total: int, seed: int) -> list[int]:
         UsageError: more prompts a step than there are.
     """
     if count > total:
-        raise UsageError(f"train.prompts_per_step = {count} exceeds the {total} prompts there are")
+        raise UsageError(
+            f"train.prompts_per_step = {count} exceeds the {total} prompts there are: give more prompts, "
+            f"or at most {total} a step"
+        )
     per_epoch = total // count
     order = list(range(total))
     random.Random(f"{seed}/{step // per_epoch}").shuffle(order)

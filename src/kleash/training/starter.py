@@ -138,7 +138,7 @@ def _offline(wishes: Wishes, start: Start) -> list[str]:
 
 
 def _rate(start: Start, full: float, adapter: float) -> str:
-    return f"{adapter if start.adapter else full:.0e}".replace("e-0", "e-")
+    return f"{start.faster * (adapter if start.adapter else full):.0e}".replace("e-0", "e-")
 
 
 def _line(code: str, why: str) -> str:

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -27,10 +28,13 @@ def new(wishes: Wishes) -> tuple[str, list[str]]:
         UsageError: there is no such model, or the data cannot be read.
         RunError: no start fits into this machine's memory; with what would be needed.
     """
-    messages = _messages(wishes)
+    rows = None if wishes.data is None else _rows(wishes.data)
     model = _STAND_IN if wishes.model is None else look(wishes.model)
     machine = this_machine()
     start = suggest(model, machine, critic=wishes.kind == "ppo")
+    if rows is not None and wishes.kind != "dpo":
+        start = replace(start, prompts=min(start.prompts, len(rows)))  # a step takes no prompt twice
+    messages = rows is not None and _conversations(rows)
     wishes = replace(wishes, chat=model.chat and not messages, is_adapter=model.adapter)
     lines = (
         []
@@ -53,15 +57,16 @@ def this_machine() -> Machine:
     return Machine(gpu=gpu, free=free_bytes(device), flops=2 * 1024**3 * done / (time.perf_counter() - began))
 
 
-def _messages(wishes: Wishes) -> bool:
-    """Whether the data's first prompt is a conversation already; a file that is not there yet is one of texts."""
-    if wishes.data is None:
-        return False
-    rows = read_rows(wishes.data)
+def _rows(data: str) -> list[Any]:
+    rows = read_rows(data)
     if not rows:
-        raise UsageError(f"{wishes.data} holds no rows")
-    first = rows[0] if isinstance(rows[0], str) else rows[0].get("prompt", "")
-    return not isinstance(first, str)
+        raise UsageError(f"{data} holds no rows")
+    return rows
+
+
+def _conversations(rows: list[Any]) -> bool:
+    """Whether the first prompt is one already."""
+    return not isinstance(rows[0] if isinstance(rows[0], str) else rows[0].get("prompt", ""), str)
 
 
 def _based_on(model: Unloaded, machine: Machine, start: Start) -> list[str]:
