@@ -106,17 +106,17 @@ def test_a_step_takes_no_more_prompts_than_there_are(tmp_path: Path) -> None:
 
 
 def test_a_small_model_starts_at_a_rate_like_those_that_held(tmp_path: Path) -> None:
-    """Within a factor of two of those of recipes/ and docs/runs/leash-family.md, for models of their sizes."""
+    """A quarter to all of those of recipes/ and docs/runs/leash-family.md, for models of their sizes."""
     for parameters, adapter, default, held in (
         (TINY.parameters, False, 1e-5, 1e-3),
         (TINY.parameters, True, 1e-4, 3e-3),
         (135_000_000, False, 1e-5, 5e-5),
         (135_000_000, True, 1e-4, 5e-4),
     ):
-        assert held / 2 <= default * faster(parameters, adapter) <= held * 2
+        assert held / 4 <= default * faster(parameters, adapter) <= held
     assert faster(7_000_000_000, False) == 1
     text, _ = starting.new(Wishes(kind="grpo", model="kleash:tiny"))
-    assert tomllib.loads(text)["train"]["learning_rate"] == 1e-3
+    assert tomllib.loads(text)["train"]["learning_rate"] == 3e-4
 
 
 def test_the_text_for_pairs_is_one_too(tmp_path: Path) -> None:
