@@ -15,9 +15,9 @@ EFFICIENCY = 0.3
 STEP_SECONDS = 60.0
 #: Of an adapter.
 RANK = 16
-#: Parameters from which on the default learning rate is meant; a smaller model takes a higher one, by these powers. They
-#: stay at a quarter to all of the rates that held 4 nats/sequence in recipes/ and docs/runs (1.1 million parameters 1e-3,
-#: as an adapter 3e-3; 135 million 5e-5 and 5e-4): a start is held tighter, and a step must be small beside its target.
+#: Parameters from which on the default learning rate is meant; a smaller model takes a higher one, by these powers.
+#: They stay at a quarter to all of the rates that held 4 nats/sequence in recipes/ and docs/runs (1.1 million
+#: parameters 1e-3, an adapter 3e-3; 135 million 5e-5 and 5e-4): a start is held tighter than that.
 LARGE = 1e9
 FULL_POWER, ADAPTER_POWER = 1 / 2, 1 / 3
 
