@@ -45,9 +45,6 @@ def train(
     if check_only:
         say(as_json, {"checked": checked.out}, "all checks passed; nothing was trained")
         return
-    from kleash.report.log import load
-    from kleash.report.words import verdict
-
     last = run.steps[-1]
     kl = None if last.kl_ref is None else last.kl_ref.value
     best = str(run.path / "best") if (run.path / "best").exists() else None
@@ -62,8 +59,22 @@ def train(
     say(
         as_json,
         told | {"report": str(run.path / "report.html")},
-        f"verdict {verdict(load(run.path))}\nmodel   {best or run.checkpoints[-1].path}\n"
-        f"logs    {run.path}/events.jsonl, samples.jsonl\nreport  {run.path}/report.html",
+        came_of(run.path, best or str(run.checkpoints[-1].path)),
     )
     if run.ended in ("budget", "finding"):
         raise typer.Exit(1)
+
+
+def came_of(run_dir: Path, model: str) -> str:
+    """What a person is told at the end."""
+    from kleash.report.log import load
+    from kleash.report.words import verdict
+
+    return "\n".join(
+        [
+            f"verdict {verdict(load(run_dir))}",
+            f"model   {model}",
+            f"logs    {run_dir}/events.jsonl, samples.jsonl",
+            f"report  {run_dir}/report.html",
+        ]
+    )
