@@ -12,6 +12,7 @@ import pytest
 from tools import make_equations_doc
 from typer.testing import CliRunner
 
+import kleash
 from kleash.algorithms import ALGORITHMS, GRPO, PPO, RLOO, Ptx, StepPenalty
 from kleash.beta import CONTROLLERS
 from kleash.beta.entropy import ENTROPY_LAWS
@@ -273,6 +274,26 @@ def test_config_page_has_every_key_of_each_kind(heading: str, members: dict[str,
 def test_config_page_has_every_section() -> None:
     sections = {field.name for field in dataclasses.fields(Config)} - {"out"}
     assert set(re.findall(r"^## \[+(\w+)\]+$", CONFIG_PAGE, re.M)) == sections
+
+
+API_PAGE = (ROOT / "docs" / "api.md").read_text()
+MEMBERS = re.findall(r"^::: ([\w.]+)\n    options:\n      members: \[(.*)\]", API_PAGE, re.M)
+
+
+def test_each_algorithm_has_its_kl_a_recipe_and_runs() -> None:
+    page = (ROOT / "docs" / "algorithms.md").read_text()
+    sections = {part.split()[0].strip(","): " ".join(part.split()) for part in re.split(r"^## ", page, flags=re.M)[1:]}
+    for kind in ALGORITHMS:
+        for part in ("**KL**", "nats per sequence", "recipes/tiny_", "(runs/"):
+            assert part in sections[kind], f"{kind}: {part}"
+
+
+def test_the_reference_has_every_name_of_the_package() -> None:
+    listed = set(re.findall(r"^::: ([\w.]+)", API_PAGE, re.M))
+    listed |= {f"{module}.{name}" for module, names in MEMBERS for name in names.split(", ")}
+    for name in set(kleash.__all__) - {"__version__"}:
+        there = getattr(kleash, name)
+        assert f"{there.__module__}.{there.__name__}" in listed, name
 
 
 # ── made pages and snippets ─────────────────────────────────────────────────────────────────────────────
