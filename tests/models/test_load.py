@@ -10,7 +10,7 @@ from tests import tolerances
 from tests.models import build
 
 from kleash.errors import RunError, UsageError
-from kleash.models import adapters
+from kleash.models import adapters, checkpoint_files
 from kleash.models.load import load, pick_device
 from kleash.models.spec import Adapter, ModelSpec
 
@@ -289,3 +289,19 @@ def test_devices() -> None:
 def test_specs_that_cannot_be_meant(made: object) -> None:
     with pytest.raises(UsageError):
         made()  # type: ignore[operator]
+
+
+def test_what_does_not_fit_into_the_memory_is_said_before_it_is_read(model: Path, monkeypatch) -> None:
+    """The bytes by the safetensors header; a base in half the bytes may fit where fp32 does not."""
+    weights = sum(tensor.numel() for tensor in load_file(model / "model.safetensors").values())
+    monkeypatch.setattr(checkpoint_files, "free_bytes", lambda device: 4 * weights - 1)
+    with monkeypatch.context() as patched:
+        patched.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)
+        with pytest.raises(
+            RunError, match=rf"has {weights / 1e9:.3g} billion weights, .* with model.dtype = .bfloat16"
+        ):
+            load(ModelSpec(str(model)))
+    load(ModelSpec(str(model), adapter=Adapter(rank=2), dtype="bfloat16"))
+    monkeypatch.setattr(checkpoint_files, "free_bytes", lambda device: 10)
+    with pytest.raises(RunError, match=r"choose a smaller model$"):
+        load(ModelSpec(str(model), adapter=Adapter(rank=2), dtype="bfloat16"))

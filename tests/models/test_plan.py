@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tests.models import build
 
 from kleash.models.exhausted import is_out_of_memory
+from kleash.models.free import free_bytes
 from kleash.models.measured import Kept
-from kleash.models.memory import free_bytes, size_of
+from kleash.models.memory import size_of
 from kleash.models.plan import (
     Plan,
     Size,

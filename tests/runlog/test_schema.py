@@ -199,6 +199,14 @@ def test_a_lone_surrogate_becomes_a_question_mark():
     assert from_json(to_json(sample)) == replace(sample, completion="a?b")
 
 
+def test_an_older_schema_that_does_not_fit_is_refused_with_the_reason():
+    line = json.dumps({"event": "run_end", "schema": 0, "why": "finished"})
+    with pytest.raises(
+        RunError, match=rf"schema 0, which an older kleash wrote .*schema {SCHEMA_VERSION}.* \(run_end: "
+    ):
+        from_json(line)
+
+
 def test_a_newer_schema_is_refused_with_the_reason():
     line = json.dumps({"event": "run_end", "schema": SCHEMA_VERSION + 1, "reason": "finished", "step": 3})
     with pytest.raises(RunError, match=f"schema {SCHEMA_VERSION + 1}, .* reads up to {SCHEMA_VERSION}"):

@@ -1,5 +1,6 @@
 """A run that is killed and resumed ends with the same weights and the same records as one that was left alone."""
 
+import json
 import os
 import signal
 import subprocess
@@ -270,3 +271,14 @@ def test_a_run_shorter_than_the_checkpoint_interval(tmp_path):
     assert sorted(p.name for p in kept.iterdir() if p.suffix == ".safetensors") == ["model.safetensors"]
     begun = events(run.path, RunStart)[0].config
     assert (begun["kl"]["controller"]["kind"], begun["kl"]["beta"]) == ("pi", 0.05)
+
+
+def test_a_checkpoint_of_an_older_kleash_is_refused_with_the_reason(tmp_path):
+    config = settings(tmp_path, train__steps=2)
+    start(parse_config(config))
+    path, _ = checkpoint.newest(tmp_path / "run" / "checkpoints")
+    state = json.loads((path / checkpoint.STATE).read_text())
+    del state["memory"]["tail"]
+    (path / checkpoint.STATE).write_text(json.dumps(state))
+    with pytest.raises(RunError, match="holds nothing of 'tail': an older kleash wrote it"):
+        start(parse_config(settings(tmp_path)), resume=True)

@@ -1,6 +1,7 @@
 """A model directory, read with suspicion: what is missing, cut short, pickled or foreign is said in a sentence."""
 
 import json
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 
 from kleash.errors import RunError, UsageError
 from kleash.models.exhausted import is_out_of_memory
+from kleash.models.free import free_bytes
 from kleash.models.quiet import without_bars
 
 INDEX = "model.safetensors.index.json"
@@ -19,12 +21,12 @@ def read_model(directory: Path, dtype: torch.dtype, trust_remote_code: bool) -> 
 
     Raises:
         UsageError: no model there, or one of a kind that kleash does not read.
-        RunError: the weights are not whole.
+        RunError: the weights are not whole, or do not fit into the memory.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     check_config(directory, trust_remote_code)
-    check_weights(directory)
+    _check_room(directory, check_weights(directory), dtype)
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
         _check_kind(config, directory)
@@ -103,8 +105,28 @@ def is_adapter(directory: Path) -> bool:
     return True
 
 
-def check_weights(directory: Path, single: str = "model.safetensors") -> None:
-    """That the safetensors file, or every part the index lists, is there and as long as its header says."""
+def _check_room(directory: Path, weights: int, dtype: torch.dtype) -> None:
+    """Before anything is read: the system ends a process that takes more than there is, without a word."""
+    needed, free = weights * dtype.itemsize, free_bytes(torch.device("cpu"))
+    if free is None or needed <= free:
+        return
+    half = (
+        ""
+        if dtype.itemsize < 4
+        else (', or train an adapter over half the bytes (model.adapter = { rank = 16 } with model.dtype = "bfloat16")')
+    )
+    raise RunError(
+        f"the model in {directory} has {weights / 1e9:.3g} billion weights, which take {needed / 1e9:.1f} GB, and "
+        f"{free / 1e9:.1f} GB of this machine's memory are free; choose a smaller model{half}"
+    )
+
+
+def check_weights(directory: Path, single: str = "model.safetensors") -> int:
+    """That the safetensors file, or every part the index lists, is there and as long as its header says.
+
+    Returns:
+        How many weights there are.
+    """
     if (directory / INDEX).is_file():
         expected = sorted(set(json.loads((directory / INDEX).read_text())["weight_map"].values()))
     elif (directory / single).is_file():
@@ -115,12 +137,11 @@ def check_weights(directory: Path, single: str = "model.safetensors") -> None:
             f"{directory} holds no {single}"
             + ("; kleash reads no pickled weights, save the model again with transformers" if pickled else "")
         )
-    for name in expected:
-        _check_length(directory / name)
+    return sum(_check_length(directory / name) for name in expected)
 
 
-def _check_length(file: Path) -> None:
-    """A safetensors file is 8 bytes of header length, the header, and the tensors it lists."""
+def _check_length(file: Path) -> int:
+    """A safetensors file is 8 bytes of header length, the header, and the tensors it lists; how many numbers."""
     cut = RunError(f"{file} is cut short or damaged; copy or download it again, or take an earlier checkpoint")
     if not file.is_file():
         raise RunError(f"{file} is missing; the checkpoint is not whole")
@@ -133,6 +154,8 @@ def _check_length(file: Path) -> None:
             header = json.loads(stream.read(length))
         except ValueError:
             raise cut from None
-    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    entries = [entry for name, entry in header.items() if name != "__metadata__"]
+    ends = [entry["data_offsets"][1] for entry in entries]
     if size != 8 + length + max(ends, default=0):
         raise cut
+    return sum(math.prod(entry["shape"]) for entry in entries)

@@ -1,18 +1,13 @@
-"""What memory there is, and what a model takes of it."""
+"""How wide a model is, for what a step takes of the memory."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from kleash.models.measured import kept
 from kleash.models.paths import PathName
 from kleash.models.plan import Size
 from kleash.models.policy import Policy
 from kleash.models.quantised import quantised_layers
-
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def size_of(policy: Policy, paths: Sequence[PathName]) -> Size:
@@ -44,32 +39,3 @@ def _most(config: Any, name: str) -> int | None:
     value: Any = getattr(config, name, None)
     several: list[int] = list(value) if isinstance(value, list | tuple) else [value or 0]
     return max(several) or None
-
-
-def free_bytes(device: torch.device, *, proc: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int | None:
-    """Memory that is there for the taking on this device; None where it cannot be asked for."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    if device.type == "mps":
-        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
-    known = [size for size in (_available(proc), _below_limit(cgroup)) if size is not None]
-    return min(known, default=None)
-
-
-def _available(meminfo: Path) -> int | None:
-    try:
-        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return None
-
-
-def _below_limit(cgroup: Path) -> int | None:
-    """What a container's limit leaves. The page cache counts as used and is given back when it is needed."""
-    try:
-        limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        cache = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
-        return int(limit) - int(used) + int(cache["inactive_file"])  # "max" is no number: no limit
-    except (OSError, KeyError, ValueError):
-        return None

@@ -221,7 +221,7 @@ def from_json(line: str | bytes) -> Event | None:
     """The event of a line; None if it is of a kind this version of kleash does not know.
 
     Raises:
-        RunError: the line is not an event, or its schema is newer than this version of kleash reads.
+        RunError: the line is not an event, or its schema is newer or older than this version of kleash reads.
     """
     try:
         fields = json.loads(line)
@@ -244,6 +244,11 @@ def from_json(line: str | bytes) -> Event | None:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
+        if schema < SCHEMA_VERSION:
+            raise RunError(
+                f"this is schema {schema}, which an older kleash wrote and this version (schema {SCHEMA_VERSION}) does "
+                f"not read ({fields['event']}: {place}: {first['msg']}); read it with the version that wrote it"
+            ) from error
         raise RunError(f"this {fields['event']} event does not fit its schema: {place}: {first['msg']}") from error
 
 

@@ -36,11 +36,21 @@ class Trained(Protocol):
 Reload = Callable[[Path], Trained]
 
 
+class Memory(dict[str, Any]):
+    """What the parts of a run remember, by part."""
+
+    def __missing__(self, part: str) -> Any:
+        raise RunError(
+            f"the checkpoint holds nothing of {part!r}: an older kleash wrote it. Go on with that version, or start a "
+            "new run whose model.policy is this checkpoint"
+        )
+
+
 class Restored(NamedTuple):
     """What a checkpoint says besides weights: steps done, and what the parts of the run remember."""
 
     step: int
-    memory: dict[str, Any]
+    memory: Memory
     tensors: dict[str, dict[str, torch.Tensor]]
 
 
@@ -142,7 +152,7 @@ def restore(path: Path, reload: Reload, policy: Trained, optimizer: torch.optim.
     np.random.set_state(tuple(state["numpy_random"]))
     version, internal, gauss = state["python_random"]
     random.setstate((version, tuple(internal), gauss))
-    memory = state["memory"]
+    memory = Memory(state["memory"])
     return Restored(state["step"], memory, {part: load_file(path / f"{part}.safetensors") for part in state["tensors"]})
 
 

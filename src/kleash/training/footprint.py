@@ -1,7 +1,7 @@
 """What a run takes of the memory, for people: a line at its start, a table where it is only checked."""
 
+from kleash.models.free import free_bytes
 from kleash.models.ledger import Entry, entries, peak, planned
-from kleash.models.memory import free_bytes
 from kleash.training.job import Job
 
 _WHEN = {

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from kleash.models.free import free_bytes
 from kleash.models.ledger import entries, to_come
 from kleash.models.load import Loaded
-from kleash.models.memory import free_bytes, size_of
+from kleash.models.memory import size_of
 from kleash.models.plan import Plan, Size, Work, choose
 from kleash.models.reference import Reference
 from kleash.training.config import Config

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from kleash.errors import UsageError
+from kleash.models.free import free_bytes
 from kleash.models.load import pick_device
-from kleash.models.memory import free_bytes
 from kleash.models.unloaded import Unloaded, look
 from kleash.training.prompt_files import read_rows
 from kleash.training.starter import PLACEHOLDER, Wishes, starter

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kleash.errors import UsageError
+from kleash.models.free import free_bytes
 from kleash.models.load import Loaded
-from kleash.models.memory import free_bytes, size_of
+from kleash.models.memory import size_of
 from kleash.models.plan import Plan, Work, choose
 from kleash.models.quantised import weights_in
 from kleash.models.scorer import Scorer, as_rollout
