@@ -13,6 +13,7 @@ from torch import nn
 from kleash.errors import UsageError
 from kleash.models.catalog import resolve
 from kleash.models.load import load
+from kleash.models.quantised import quantised_layers
 from kleash.models.spec import Adapter, ModelSpec
 from kleash.models.unloaded import look
 from kleash.training import starting
@@ -27,7 +28,16 @@ from kleash.training.toml import load_config, parse_config
 from kleash.training.trial import tried
 
 TINY = look("kleash:tiny")
-LARGE = replace(TINY, parameters=7_600_000_000, ends=4_000_000, layers=28, hidden=3584, inner=18944, vocab=152_064)
+LARGE = replace(
+    TINY,
+    parameters=7_600_000_000,
+    linear=6_500_000_000,
+    ends=4_000_000,
+    layers=28,
+    hidden=3584,
+    inner=18944,
+    vocab=152_064,
+)  # fmt: skip
 #: A machine with any memory; fast enough that only memory decides.
 FAST = Machine(gpu=False, free=None, flops=1e15)
 
@@ -38,6 +48,8 @@ def test_the_sizes_are_those_of_the_loaded_model() -> None:
     base = sum(p.numel() for p in loaded.policy.parameters()) - adapter
     assert TINY.parameters == base
     assert 3 * TINY.ends == adapter
+    packed = load(ModelSpec(policy="kleash:tiny", adapter=Adapter(rank=3), quantize="4bit")).policy
+    assert TINY.linear == sum(q.in_features * q.out_features for q in quantised_layers(packed))
     assert (TINY.context, TINY.chat) == (loaded.context, bool(loaded.tokenizer.chat_template))
     linear = [m for m in loaded.policy.body.modules() if isinstance(m, nn.Linear)]
     assert {TINY.hidden, TINY.inner} <= {size for m in linear for size in (m.in_features, m.out_features)}
@@ -55,10 +67,13 @@ def test_an_adapter_is_seen_to_be_one(tmp_path: Path) -> None:
 def test_less_is_trained_as_memory_shrinks() -> None:
     free = [400e9, 100e9, 60e9, 30e9, 26e9, 4e9]
     chosen = [suggest(LARGE, replace(FAST, free=int(size))) for size in free]
-    ways = [(s.adapter, s.bf16, s.checkpointing) for s in chosen if s.fits]
+    ways = [(s.adapter, s.bf16, s.checkpointing, s.quantised) for s in chosen if s.fits]
     assert ways == sorted(ways)
-    assert ways[0] == (False, False, False)
-    assert {(True, False, False), (True, True, False)} <= set(ways)
+    assert ways[0] == (False, False, False, False)
+    assert {(True, False, False, False), (True, True, False, False)} <= set(ways)
+    on_gpu = suggest(LARGE, Machine(gpu=True, free=int(24e9), flops=1e15))
+    assert (on_gpu.quantised, on_gpu.fits) == (True, True)
+    assert not suggest(LARGE, replace(FAST, free=int(24e9))).fits  # a CPU has to read it first
     assert not chosen[-1].fits
     assert all(s.size <= 0.6 * size for s, size in zip(chosen, free, strict=True) if s.fits)
 
@@ -71,6 +86,8 @@ def test_weights_are_counted_as_they_are_held() -> None:
     assert step_bytes(more, one, 1) - step_bytes(TINY, one, 1) == 20 * 1_000_000
     lora = replace(one, adapter=True, bf16=True)
     assert step_bytes(more, lora, 1) - step_bytes(TINY, lora, 1) == 2 * 1_000_000
+    few, layers = replace(lora, quantised=True), replace(more, linear=TINY.linear + 1_000_000)
+    assert step_bytes(layers, few, 1) - step_bytes(TINY, few, 1) == 520_000
     wider = replace(TINY, ends=TINY.ends + 1000)
     assert step_bytes(wider, lora, 1) - step_bytes(TINY, lora, 1) == 16 * RANK * 1000
 
@@ -148,6 +165,25 @@ def test_conversations_are_not_asked_twice(monkeypatch, tmp_path: Path) -> None:
         rows.write_text(f'{{"prompt": {prompt}}}\n')
         text, _ = starting.new(Wishes(kind="grpo", model="kleash:tiny", data=str(rows)))
         assert tomllib.loads(text)["data"].get("chat", False) is chat
+
+
+@pytest.mark.parametrize("kind", ["grpo", "ppo", "rlaif"])
+def test_where_memory_does_not_suffice_the_base_is_in_four_bits(kind, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(starting, "look", lambda name: replace(LARGE, chat=True))
+    monkeypatch.setattr(starting, "this_machine", lambda: Machine(gpu=True, free=int(24e9), flops=1e15))
+    (tmp_path / "p.txt").write_text("one\ntwo\n")
+    held = str(tmp_path / "p.txt")
+    text, lines = starting.new(Wishes(kind=kind, model="kleash:tiny", data=held, held_out=held))
+    assert tomllib.loads(text)["model"]["quantize"] == "4bit"
+    assert len(text.splitlines()) <= 30
+    assert any("the base in 4 bits" in line for line in lines)
+
+
+def test_conversations_need_a_chat_template(tmp_path: Path) -> None:
+    rows = tmp_path / "prompts.jsonl"
+    rows.write_text('{"prompt": [{"role": "user", "content": "Hello"}]}\n')
+    with pytest.raises(UsageError, match="the tokenizer of kleash:tiny has no chat template; give prompts as text"):
+        starting.new(Wishes(kind="grpo", model="kleash:tiny", data=str(rows)))
 
 
 def test_what_is_not_there_is_one_sentence() -> None:

@@ -17,12 +17,13 @@ from kleash.models.load import context_of, read_tokenizer
 class Unloaded:
     """What can be known of a model before it is loaded.
 
-    parameters: a tied weight once. ends: inputs + outputs, summed over the layers that "all-linear" adapts, so that an
-    adapter of rank r has r × ends parameters. cached: numbers that attention keeps of a token. chat: it has a template.
-    adapter: the directory is itself an adapter.
+    parameters: a tied weight once. linear: of them those that can be kept in few bits. ends: inputs + outputs, summed
+    over the layers that "all-linear" adapts, so that an adapter of rank r has r × ends parameters. cached: numbers that
+    attention keeps of a token. chat: it has a template. adapter: the directory is itself an adapter.
     """
 
     parameters: int
+    linear: int
     ends: int
     layers: int
     hidden: int
@@ -62,6 +63,7 @@ def look(name: str, *, trust_remote_code: bool = False) -> Unloaded:
     width = getattr(text, "head_dim", None) or text.hidden_size // heads
     return Unloaded(
         parameters=sum(p.numel() for p in model.parameters()),
+        linear=sum(module.in_features * module.out_features for module in linear if type(module) is nn.Linear),
         ends=sum(module.in_features + module.out_features for module in linear),
         layers=text.num_hidden_layers,
         hidden=text.hidden_size,

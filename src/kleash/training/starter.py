@@ -14,6 +14,8 @@ Kind = Literal["grpo", "ppo", "dpo", "rlaif"]
 #: Written where a person named no model.
 PLACEHOLDER = "./my-model"
 _COLUMN = 44
+#: A starting config is seen at once.
+LINES = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,8 @@ def starter(wishes: Wishes, start: Start) -> str:
         *_model(wishes, start),
         *body,
     ]
+    while len(lines) > LINES and "" in lines:
+        lines.remove("")  # from the top
     return "\n".join(lines) + "\n"
 
 
@@ -61,6 +65,8 @@ def _model(wishes: Wishes, start: Start) -> list[str]:
     ]
     if start.adapter and not wishes.is_adapter:
         lines.append(_line(f"adapter = {{ rank = {RANK} }}", "leave out to train all weights"))
+    if start.quantised:
+        lines.append(_line('quantize = "4bit"', "the base in few bits, by torchao: docs/qlora.md"))
     if start.bf16:
         lines.append(_line('dtype = "bfloat16"', "computes in bf16; trained weights stay fp32"))
     if start.checkpointing:

@@ -16,8 +16,8 @@ from kleash.training.suggest import Machine, Start, suggest
 
 #: Where a person named no model: one of a size that any machine trains.
 _STAND_IN = Unloaded(
-    parameters=135_000_000, ends=210 * 1_700, layers=30, hidden=576, inner=1536, vocab=49_152, cached=11_520,
-    context=8192, chat=True, adapter=False,
+    parameters=135_000_000, linear=106_000_000, ends=210 * 1_700, layers=30, hidden=576, inner=1536, vocab=49_152,
+    cached=11_520, context=8192, chat=True, adapter=False,
 )  # fmt: skip
 
 
@@ -25,7 +25,7 @@ def new(wishes: Wishes) -> tuple[str, list[str]]:
     """The TOML, and lines for people: the model, what it would take, and what was chosen for it.
 
     Raises:
-        UsageError: there is no such model, or the data cannot be read.
+        UsageError: there is no such model, the data cannot be read, or the model cannot read them.
         RunError: no start fits into this machine's memory; with what would be needed.
     """
     rows = None if wishes.data is None else _rows(wishes.data)
@@ -35,6 +35,11 @@ def new(wishes: Wishes) -> tuple[str, list[str]]:
     if rows is not None and wishes.kind != "dpo":
         start = replace(start, prompts=min(start.prompts, len(rows)))  # a step takes no prompt twice
     messages = rows is not None and _conversations(rows)
+    if messages and wishes.model is not None and not model.chat:
+        raise UsageError(
+            f"the first prompt of {wishes.data} is a list of chat messages, and the tokenizer of {wishes.model} has no "
+            "chat template; give prompts as text, or use a chat model"
+        )
     wishes = replace(wishes, chat=model.chat and not messages, is_adapter=model.adapter)
     lines = (
         []
@@ -72,7 +77,7 @@ def _conversations(rows: list[Any]) -> bool:
 def _based_on(model: Unloaded, machine: Machine, start: Start) -> list[str]:
     free = "free memory unknown" if machine.free is None else f"{machine.free / 1e9:.1f} GB free"
     how = "an adapter" if start.adapter else "all weights"
-    precision = "bf16" if start.bf16 else "fp32"
+    precision = f"{'bf16' if start.bf16 else 'fp32'}{', the base in 4 bits' if start.quantised else ''}"
     lines = [
         f"model    {model.parameters / 1e6:,.0f} million parameters, context {model.context:,}, "
         f"{'with' if model.chat else 'without'} a chat template",

@@ -23,6 +23,7 @@ FULL_POWER, ADAPTER_POWER = 1 / 2, 1 / 3
 
 #: Numbers that a layer keeps of a token for its backward pass, in hidden and in inner widths: as measured with SmolLM2.
 KEPT_HIDDEN, KEPT_INNER = 12, 4
+NF4 = 0.52  # bytes of a weight in 4 bits, its block's scale with it
 _FULL = 4 + 4 + 8  # bytes of a trained fp32 weight: itself, its gradient, two moments
 #: Prompts, group, tokens of a step, from the usual to the least that still has a baseline.
 _STEPS = ((8, 8, 128), (8, 8, 64), (4, 8, 64), (4, 4, 64), (4, 4, 32), (2, 4, 32))
@@ -48,6 +49,7 @@ class Start:
     adapter: bool
     bf16: bool
     checkpointing: bool
+    quantised: bool
     prompts: int
     group: int
     tokens: int
@@ -61,22 +63,32 @@ def suggest(model: Unloaded, machine: Machine, *, prompt: int = 128, critic: boo
     """The largest step, and the most of the model trained, that memory and patience allow.
 
     All weights are trained where they fit with room to spare; else an adapter; then the base in bf16; then activations
-    recomputed. `prompt`: tokens of a prompt that are reckoned with. critic: a value head on the policy.
+    recomputed; then the base in 4 bits. `prompt`: tokens of a prompt that are reckoned with. critic: a value head on
+    the policy.
     """
     # On a CPU low precision is slower: only where memory asks for it.
-    ways = [(False, machine.gpu, False), (True, machine.gpu, False), (True, True, False), (True, True, True)]
+    ways = [
+        (False, machine.gpu, False, False),
+        (True, machine.gpu, False, False),
+        (True, True, False, False),
+        (True, True, True, False),
+        (True, True, True, True),
+    ]
     if model.adapter:
         ways = ways[1:]
     best: Start | None = None
-    for adapter, bf16, recomputed in dict.fromkeys(ways):
+    for adapter, bf16, recomputed, quantised in dict.fromkeys(ways):
         for prompts, group, tokens in _STEPS:
             length = min(tokens, max(model.context - prompt, 16))
             start = Start(
-                adapter=adapter, bf16=bf16, checkpointing=recomputed, prompts=prompts, group=group, tokens=length,
-                size=0, seconds=_seconds(model, machine, prompts * group, prompt, length), fits=True,
+                adapter=adapter, bf16=bf16, checkpointing=recomputed, quantised=quantised, prompts=prompts, group=group,
+                tokens=length, size=0, seconds=_seconds(model, machine, prompts * group, prompt, length), fits=True,
                 faster=faster(model.parameters, adapter),
             )  # fmt: skip
-            start = replace(start, size=step_bytes(model, start, prompt, critic=critic))
+            size = step_bytes(model, start, prompt, critic=critic)
+            if quantised and not machine.gpu:
+                size = max(size, 2 * model.parameters)  # there is the whole base once, while it is read
+            start = replace(start, size=size)
             small = (prompts, group, tokens) == _STEPS[-1]
             room = machine.free is None or start.size <= COUNTED_ON * machine.free
             if room and (small or start.seconds <= STEP_SECONDS):
@@ -90,7 +102,8 @@ def step_bytes(model: Unloaded, start: Start, prompt: int, *, critic: bool = Fal
     """Bytes of weights, their training, and one prompt group's pass: the planner lets as little through at a time."""
     own = model.parameters
     if start.adapter:
-        weights = own * (2 if start.bf16 else 4) + RANK * model.ends * _FULL
+        few = model.linear if start.quantised else 0
+        weights = (own - few) * (2 if start.bf16 else 4) + NF4 * few + RANK * model.ends * _FULL
     else:
         weights = own * (_FULL + 4 + (2 if start.bf16 else 0))  # + 4: the reference, a second model
     number = 2 if start.bf16 else 4
