@@ -28,6 +28,7 @@ CASES = {
     "full": full,
     "full-bf16": lambda tmp: full(tmp, dtype="bfloat16"),
     "fresh-lora": lambda tmp: full(tmp, adapter=Adapter(rank=2)),
+    "fresh-dora-4bit": lambda tmp: full(tmp, adapter=Adapter(rank=2, dora=True), quantize="4bit"),
     "trained-lora": lambda tmp: ModelSpec(str(trained_adapter(tmp)), reference_update=LAW),
     "trained-lora-base": lambda tmp: ModelSpec(str(trained_adapter(tmp)), reference="base", reference_update=LAW),
 }
@@ -117,6 +118,17 @@ def test_no_second_model_for_an_adapter(name: str, tmp_path: Path) -> None:
     assert {id(p) for p in reference.policies} == {id(loaded.policy)}
     assert moving == trained
     assert copies == len(reference.tensors()) * (2 if name == "trained-lora" else 1)
+
+
+def test_of_dora_the_moving_one_begins_as_the_base(tmp_path: Path) -> None:
+    """Its row lengths are the base's, not the trained ones, which a product B·A = 0 alone would leave in place."""
+    loaded = load(ModelSpec(str(build.checkpoint(tmp_path / "base")), adapter=Adapter(rank=2, dora=True)))
+    move(loaded.policy)
+    loaded.policy.save(tmp_path / "sft", loaded.tokenizer)
+    _, reference = made(lambda tmp: ModelSpec(str(tmp / "sft"), reference="base", reference_update=LAW), tmp_path)
+    rollout = build.rollout()
+    ours, base = (states.states(rollout).hidden for states in (reference.current, reference.origin))
+    assert (ours - base).abs().max() < FP32
 
 
 def test_a_model_that_cannot_follow(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.leash import held
+from tests.models import build
+from tests.models.test_reference import move
 from tests.tolerances import PATHS
 from tests.training import pair_runs
 from tests.training.small import settings
@@ -81,6 +83,17 @@ def test_sft(tmp_path: Path) -> None:
     }
     run = run_offline(parse(config, SFTConfig), build_sft)
     assert run.steps[-1].loss < run.steps[0].loss
+
+
+def test_a_reward_model_begins_as_the_policy_that_was_trained(tmp_path: Path) -> None:
+    """Its states are those of the adapter over the very numbers in 4 bits, not over the base as it is stored."""
+    own = load(ModelSpec(settings(tmp_path)["model"]["policy"], adapter=Adapter(rank=2), quantize="4bit"))
+    move(own.policy)
+    own.policy.save(tmp_path / "saved", own.tokenizer)
+    made = load_scorer(ModelSpec(str(tmp_path / "saved")))
+    rollout = build.rollout()
+    with torch.no_grad():
+        assert (own.policy.hidden(rollout) - made.scorer.trunk.hidden(rollout)).abs().max() < PATHS
 
 
 def test_a_reward_model_is_saved_whole_and_scores_as_it_was_trained(tmp_path: Path) -> None:

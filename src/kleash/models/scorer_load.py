@@ -25,6 +25,7 @@ from kleash.models.load import (
 )
 from kleash.models.policy import Policy
 from kleash.models.probe import probe_paths
+from kleash.models.quantised import recorded, unpack
 from kleash.models.quantising import quantise
 from kleash.models.scorer import HEAD, Scorer, probe_score
 from kleash.models.spec import ModelSpec
@@ -112,7 +113,14 @@ def _model(
     base = directory
     if checkpoint_files.is_adapter(directory):
         base = resolve(adapters.recorded_base(directory), code=code)
-        causal = adapters.load_adapter(checkpoint_files.read_model(base, stored, code), directory).merge_and_unload()
+        causal = checkpoint_files.read_model(base, stored, code)
+        over = recorded(directory)
+        if over is not None:  # merged into the numbers that it was trained over, which are whole from here on
+            tokenizer = read_tokenizer(directory, base, code)
+            quantise(causal, over.quantize, tokenizer, passed_by=adapters.passed_by(causal, None)).check(over)
+            unpack(causal)
+            causal.to(stored)
+        causal = adapters.load_adapter(causal, directory).merge_and_unload()
     else:
         causal = checkpoint_files.read_model(directory, stored, code)
     return _with_head(causal, seed), base, "fresh"
