@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kleash.errors import KleashError, RunError
+from kleash.monitor import examine
 from kleash.runlog.importers import detect, read_log
 from kleash.runlog.importers.pickled import training_arguments
 from kleash.runlog.importers.table import Table
@@ -185,3 +186,50 @@ def test_metrics_of_two_runs_are_not_one(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         os.utime(jsonl(tmp_path / name / "metrics.jsonl", run(0, 9, shift)), (time, time))
     assert read_log(tmp_path).columns["reward"][0] == 5.0
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    """A pipe whose other end nobody opens, named itself or found in a directory."""
+    os.mkfifo(tmp_path / "run.jsonl")
+    with pytest.raises(RunError, match="is no file"):
+        read_log(tmp_path / "run.jsonl")
+    with pytest.raises(RunError, match="is no file"):
+        read_log(tmp_path)
+
+
+def test_a_disk_that_fails_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(path: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    (tmp_path / "run.jsonl").write_text("{}")
+    monkeypatch.setattr(detect, "kind_of", fails)
+    with pytest.raises(RunError, match=r"cannot read .*: Input/output error"):
+        read_log(tmp_path / "run.jsonl")
+
+
+def test_a_step_beyond_all_counting(tmp_path: Path) -> None:
+    huge = '{"event": "step", "schema": 1, "step": 99999999999999999999, "beta": 0.1}'
+    (tmp_path / "events.jsonl").write_text(huge + "\n")
+    with pytest.raises(RunError, match=r"events.jsonl, line 1: .* has a step numbered 9{20}: no run is so long"):
+        read_log(tmp_path)
+
+
+@pytest.mark.parametrize("column", [None, [None] * 4])
+def test_samples_without_completions_are_no_empty_answers(tmp_path: Path, column: list[None] | None) -> None:
+    """Else a run whose parquet has the prompts alone would be said to write no text."""
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    rows = [{"step": step, "reward": 0.5 + 0.01 * step, "loss": 0.1, "kl": 0.01} for step in range(1, 13)]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"global_step": 12, "log_history": rows}))
+    (tmp_path / "completions").mkdir()
+    for step in range(1, 13):
+        columns = {"step": [step] * 4, "prompt": ["a", "b", "c", "d"]}
+        if column is not None:
+            columns["completion"] = pyarrow.array(column, pyarrow.string())
+        parquet.write_table(pyarrow.table(columns), tmp_path / "completions" / f"completions_{step:05d}.parquet")
+    log = read_log(tmp_path)
+    assert len(log.sample_steps) == 12 and log.samples(None) == []
+    said = examine(log)
+    assert said.verdict == "healthy"
+    assert {"degenerate", "one answer"} <= {one.rule for one in said.not_evaluated}

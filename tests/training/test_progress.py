@@ -6,7 +6,8 @@ import pytest
 from rich.console import Console
 
 from kleash.records import Reading, Step, Unit
-from kleash.training.progress import Progress, plain_line, printable, sparkline
+from kleash.text import printable
+from kleash.training.progress import Progress, plain_line, sparkline
 
 
 def reading(value: float, unit: Unit = "nats/sequence", error: float | None = 0.22) -> Reading:

@@ -17,7 +17,8 @@ from kleash.errors import UsageError
 from kleash.records import Step
 from kleash.report import compare
 from kleash.report.log import Log, last_part, load
-from kleash.training.progress import plain_line, printable, shorten
+from kleash.text import printable
+from kleash.training.progress import plain_line, shorten
 from kleash.training.run import Run
 
 #: Label → [kl], all in which the runs differ; and the two more of `--all`.

@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from kleash.errors import RunError
 from kleash.records import Prompt, Reading, Step
 from kleash.runlog.findings import Found
@@ -207,7 +205,10 @@ _NAMES = {kind: name for name, kind in EVENTS.items()}
 
 @cache
 def _adapter(kind: type[Any]) -> Any:
-    """Made when the first event of a kind is read: all of them cost more than the rest of the import."""
+    """Made when the first event of a kind is read: all of them cost more than the rest of the import, and so does
+    pydantic itself, which a log of another trainer does not need."""
+    from pydantic import TypeAdapter
+
     return TypeAdapter(kind)
 
 
@@ -239,6 +240,8 @@ def from_json(line: str | bytes) -> Event | None:
     kind = EVENTS.get(fields["event"])
     if kind is None:
         return None
+    from pydantic import ValidationError
+
     try:
         return _adapter(kind).validate_python({k: v for k, v in fields.items() if k not in ("event", "schema")})
     except ValidationError as error:

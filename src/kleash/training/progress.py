@@ -19,6 +19,7 @@ from rich.text import Text
 
 from kleash.records import Prompt, Reading, Step, Target
 from kleash.runlog.schema import Evaluation
+from kleash.text import printable
 
 #: prompt, completion, score
 Sample = tuple[Prompt, str, float | None]
@@ -228,11 +229,6 @@ def duration_left(step: Step, total_steps: int, seconds: Sequence[float] | deque
 
 def number(value: Any, form: str) -> str:
     return UNMEASURED if value is None else format(value, form)
-
-
-def printable(text: str) -> str:
-    """The text on one line without control codes: a model must not be able to steer the terminal."""
-    return "".join(character if character.isprintable() else " " for character in text.replace("\n", " ⏎ "))
 
 
 def shorten(text: str, most: int, *, keep_end: bool = False) -> str:

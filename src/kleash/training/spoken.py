@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kleash.report.log import prompt_text
-from kleash.training.progress import printable
+from kleash.text import printable
 from kleash.training.sample import Turn
 
 #: From how many nats on a token is coloured, and how.

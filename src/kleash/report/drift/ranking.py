@@ -9,7 +9,8 @@ from kleash.drift.records import Interval, Ranking, Standing
 from kleash.report import page
 from kleash.report.charts import Chart, Series
 from kleash.report.drift import words
-from kleash.report.drift.terminal import columns, plain
+from kleash.report.drift.terminal import columns
+from kleash.text import printable
 
 TITLES = {"ranks": "Tuned models of one base, nearest first", "curve": "A run’s checkpoints"}
 
@@ -21,13 +22,13 @@ def block(ranking: Ranking, wrote: Sequence[Path] = ()) -> Text:
 
 def lines(ranking: Ranking) -> Iterator[Text]:
     if ranking.partial:
-        yield Text(f"PARTIAL: {plain(ranking.partial)}", style="yellow")
-    yield Text(f"{TITLES[ranking.kind]}; base {plain(ranking.base)}", style="bold")
+        yield Text(f"PARTIAL: {printable(ranking.partial)}", style="yellow")
+    yield Text(f"{TITLES[ranking.kind]}; base {printable(ranking.base)}", style="bold")
     headings, rows = cells(ranking)
-    yield from columns([headings, *([f" {plain(row[0])}", *map(plain, row[1:])] for row in rows)])
+    yield from columns([headings, *([f" {printable(row[0])}", *map(printable, row[1:])] for row in rows)])
     for note in noise(ranking):
-        yield Text(f" * {plain(note)}", style="yellow")
-    yield Text(f"again: {plain(ranking.command)}", style="dim")
+        yield Text(f" * {printable(note)}", style="yellow")
+    yield Text(f"again: {printable(ranking.command)}", style="dim")
 
 
 def cells(ranking: Ranking) -> tuple[list[str], list[list[str]]]:

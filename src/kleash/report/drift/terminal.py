@@ -7,6 +7,7 @@ from rich.text import Text
 
 from kleash.drift.records import Audit, Score
 from kleash.report.drift import words
+from kleash.text import printable
 
 COLOURS = {"good": "bold green", "mixed": "bold yellow", "bad": "bold red", "unknown": "bold"}
 OUTCOMES = {"gained": "green", "LOST": "bold red", "no gain": "", "unclear": "dim"}
@@ -33,18 +34,18 @@ def head(audit: Audit) -> Iterator[Text]:
     judged = audit.judgement
     parts = [
         Text(judged.verdict.upper(), style=COLOURS[words.TONES[judged.verdict]]),
-        Text(plain(judged.because)),
+        Text(printable(judged.because)),
         Text(words.gates_line(audit), style="bold" if words.exit_code(audit) else ""),
     ]
     yield Text("   ").join(part for part in parts if part.plain)
     if audit.partial:
-        yield Text(f"PARTIAL: {plain(audit.partial)}", style="yellow")
+        yield Text(f"PARTIAL: {printable(audit.partial)}", style="yellow")
     yield Text(
         "   ".join(
             [
-                f"base {plain(words.side_line(audit.base))}",
-                f"tuned {plain(words.side_line(audit.tuned))}",
-                plain(words.parity_line(audit)),
+                f"base {printable(words.side_line(audit.base))}",
+                f"tuned {printable(words.side_line(audit.tuned))}",
+                printable(words.parity_line(audit)),
                 words.measured_on(audit),
             ]
         ),
@@ -85,7 +86,7 @@ def tail(audit: Audit) -> Iterator[Text]:
         f"median {words.nats(one.median.value)}",
         f"95 % {words.nats(one.q95.value)}",
         f"99 % {words.nats(one.q99.value)}",
-        f"max {words.nats(one.max)} ({plain(one.max_at)})",
+        f"max {words.nats(one.max)} ({printable(one.max_at)})",
     ]
     if one.top_share is not None:
         parts.append(f"top 1 % of tokens carry {words.share(one.top_share)}")
@@ -97,7 +98,7 @@ def yardstick(audit: Audit) -> Iterator[Text]:
     if told:
         yield Text(f" yardstick   {'; '.join(told)}")
     if audit.forgetting:
-        yield Text(f" forgetting  {plain(words.first_sentence(audit.forgetting))}")
+        yield Text(f" forgetting  {printable(words.first_sentence(audit.forgetting))}")
 
 
 def moved(audit: Audit) -> Iterator[Text]:
@@ -116,7 +117,7 @@ def scores(audit: Audit) -> Iterator[Text]:
     rows = [["Scores, paired", "base", "tuned", "change", ""]]
     rows += [
         [
-            f" {words.cut(plain(score.name), 30)}{role(score)}",
+            f" {words.cut(printable(score.name), 30)}{role(score)}",
             f"{score.base:.2f}",
             f"{score.tuned:.2f}",
             words.change(score),
@@ -129,7 +130,7 @@ def scores(audit: Audit) -> Iterator[Text]:
         line.stylize(OUTCOMES[score.outcome], len(line) - len(score.outcome))
     yield from lines
     for outcome in ("no gain", "unclear"):
-        rest = [plain(score.name) for score in audit.scores if score not in told and score.outcome == outcome]
+        rest = [printable(score.name) for score in audit.scores if score not in told and score.outcome == outcome]
         if rest:
             yield Text(f" {outcome:<9} {', '.join(rest)}")
 
@@ -158,21 +159,21 @@ def unit(audit: Audit, name: str) -> str:
 
 def ending(audit: Audit) -> Iterator[Text]:
     for note in words.warnings(audit):
-        yield Text(f" * {plain(note)}", style="yellow")
+        yield Text(f" * {printable(note)}", style="yellow")
     if audit.gates:
         line = Text("gates")
         for gate in audit.gates:
             line.append("  ").append(words.gate_mark(gate.passed), style="green" if gate.passed else "bold red")
-            line.append(f" {plain(gate.text)}  ")
+            line.append(f" {printable(gate.text)}  ")
         yield line
 
 
 def written(audit: Audit, wrote: Sequence[Path], hint: str | None) -> Iterator[Text]:
     parts = [f"wrote {'  '.join(map(str, wrote))}"] if wrote else []
-    parts += [plain(hint)] if hint else []
+    parts += [printable(hint)] if hint else []
     if parts:
         yield Text("    ".join(parts))
-    yield Text(f"again: {plain(audit.command)}", style="dim")
+    yield Text(f"again: {printable(audit.command)}", style="dim")
 
 
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[Text]:
@@ -181,8 +182,3 @@ def columns(rows: Sequence[Sequence[str]]) -> Iterator[Text]:
     for number, row in enumerate(rows):
         text = "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         yield Text(text, style="" if number else "dim")
-
-
-def plain(text: str) -> str:
-    """On one line and without control codes: what a model or a file says must not steer the terminal."""
-    return "".join(character if character.isprintable() else " " for character in text.replace("\n", " ⏎ "))

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from kleash.report.drift.terminal import plain
 from kleash.report.watch import words
 from kleash.report.watch.case import Case
 from kleash.report.watch.follow import Follower
+from kleash.text import printable
 
 COLOURS: dict[words.Tone, str] = {"": "", "good": "green", "mixed": "yellow", "bad": "red", "soft": "dim"}
 #: Width of the labels' column, and of a line where nobody says how wide the screen is.
@@ -18,7 +18,7 @@ LABEL, WIDTH = 9, 118
 def block(case: Case, width: int = WIDTH) -> Text:
     """All lines. What a log or a model wrote cannot steer the terminal."""
     head, tail = words.headline(case), f"exit {case.exit_code}"
-    first = Text(plain(head.text), style=f"bold {COLOURS[head.tone]}")
+    first = Text(printable(head.text), style=f"bold {COLOURS[head.tone]}")
     first.append(" " * max(3, width - len(first) - len(tail)) + tail, style="dim not bold")
     lines, label = [first], ""
     for said in words.lines(case):
@@ -29,7 +29,7 @@ def block(case: Case, width: int = WIDTH) -> Text:
 
 def drawn(said: words.Line, width: int, label: str) -> Iterator[Text]:
     """One line of words, as many of the screen; a label stands once above what belongs to it."""
-    text = plain(said.text)
+    text = printable(said.text)
     folded = [text] if said.command else textwrap.wrap(text, max(20, width - LABEL), break_on_hyphens=False)
     for number, part in enumerate(folded):
         margin = Text((label if number == 0 else "").ljust(LABEL), style="bold")
@@ -41,5 +41,5 @@ def standing(follower: Follower, width: int = WIDTH) -> Text:
     parts = [] if follower.case is None else [block(follower.case, width)]
     if follower.trouble is not None:
         waits = "" if follower.case is None else "not read anew: "
-        parts.append(Text(plain(f"{waits}{follower.trouble}; looking again when it changes"), style="yellow"))
+        parts.append(Text(printable(f"{waits}{follower.trouble}; looking again when it changes"), style="yellow"))
     return Text("\n").join(parts)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kleash.errors import RunError
-from kleash.runlog.importers.files import placed_lines
+from kleash.runlog.importers.files import open_log, placed_lines
 from kleash.runlog.importers.numbers import spelled
 from kleash.runlog.importers.table import Table
 from kleash.runlog.importers.vocabulary import Raw
@@ -67,12 +67,14 @@ class _Console:
     def samples(self, wanted: tuple[int, ...] | None = None) -> list[SampleText]:
         """OpenRLHF prints one sample a step: [text of prompt and completion, reward]."""
         found = []
-        with open(self.path, "rb") as file:
+        with open_log(self.path) as file:
             for step in sorted(self.sample_at if wanted is None else set(wanted) & self.sample_at.keys()):
                 file.seek(self.sample_at[step])
                 match = _SAMPLE.search(file.readline(LONGEST_SAMPLE).decode("utf-8", errors="replace"))
+                if match is None:
+                    continue
                 try:
-                    text, score = ast.literal_eval(match[1]) if match else ("", None)
+                    text, score = ast.literal_eval(match[1])
                 except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
                     continue
                 found.append(SampleText(step=step, prompt="", completion=str(text), score=spelled(str(score))))

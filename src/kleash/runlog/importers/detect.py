@@ -46,6 +46,13 @@ def read_log(path: str | Path, *, columns: Mapping[str, str] | None = None) -> T
         UsageError: `columns` names what does not exist.
     """
     path = Path(path).expanduser()
+    try:
+        return _read(path, columns)
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _read(path: Path, columns: Mapping[str, str] | None) -> TrainLog:
     if not path.exists():
         raise RunError(f"there is no {path}")
     chosen = mapped.parsed(columns) if columns is not None else None
@@ -80,7 +87,10 @@ class Again:
             self._own = None
             return read_log(self._path, columns=self._columns)
         self._own = self._own or kleash.OwnLog(own)
-        return self._own.read()
+        try:
+            return self._own.read()
+        except OSError as error:
+            raise RunError(f"cannot read {own}: {error.strerror or error}") from error
 
     @property
     def found(self) -> list[Found]:

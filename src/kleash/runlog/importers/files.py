@@ -1,5 +1,7 @@
 """Reading text that may be huge, torn, still growing, or no text at all: in pieces, with bounded memory."""
 
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -15,12 +17,20 @@ def open_log(path: Path) -> BinaryIO:
     """Opens for reading.
 
     Raises:
-        RunError: it is not there, or not ours to read.
+        RunError: it is not there, not ours to read, or no file: a pipe would be waited for, and can be read once only.
     """
     try:
-        return open(path, "rb")
+        file = open(path, "rb", opener=_at_once)  # noqa: SIM115 (whoever asks closes it)
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror or error}") from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise RunError(f"{path} is no file; write the log into one, and name that")
+    return file
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # Windows has none
 
 
 def placed_lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -114,13 +114,13 @@ class OwnLog:
         for _, line in self._file.new():
             try:
                 event = from_json(line)
+                if event is not None:
+                    self._run.take(event)
             except RunError as error:
                 place = self._file.number
                 self._file.begin()
                 self._run = _Run(self.folder)
                 raise RunError(f"{self._file.path}, line {place}: {error}") from error
-            if event is not None:
-                self._run.take(event)
         self._samples.update()
         torn = ["the last line is torn, and left out"] if self._file.torn else []
         return understand(self._run.raw(self._samples, torn), (self._run.vocabulary(),))

@@ -71,11 +71,14 @@ class SampleIndex:
             for step in self.steps if wanted is None else sorted(set(wanted)):
                 for at in self._at.get(step, ()):
                     file.seek(at)
-                    found.append(self._sample(file.readline()))
+                    found.append(self._sample(step, file.readline()))
         return found
 
-    def _sample(self, line: bytes) -> SampleText:
-        sample = from_json(line)
+    def _sample(self, step: int, line: bytes) -> SampleText:
+        try:
+            sample = from_json(line)
+        except RunError as error:
+            raise RunError(f"{self.path}, a sample of step {step}: {error}") from error
         if not isinstance(sample, Sample):
             raise RunError(f"{self.path} holds a line that is no sample")
         return SampleText(

@@ -78,16 +78,18 @@ def _from_files(files: dict[int, Path], wanted: tuple[int, ...] | None) -> list[
                     break
                 raise RunError(f"{files[step]}, line {number_}, is no JSON: {error}") from None
             if isinstance(row, dict):
-                found.append(_sample(step, row))
+                found += _sample(step, row)
     return found
 
 
-def _sample(step: int, row: dict[str, Any]) -> SampleText:
-    """verl: input, output, score; NeMo-RL: content, rewards; else prompt, completion."""
+def _sample(step: int, row: dict[str, Any]) -> list[SampleText]:
+    """verl: input, output, score; NeMo-RL: content, rewards; else prompt, completion. Without a text it is none."""
     score = next((number(row[key]) for key in ("score", "reward", "rewards") if key in row), None)
     prompt = next((row[key] for key in ("input", "prompt") if key in row), "")
-    completion = next((row[key] for key in ("output", "completion", "response", "content") if key in row), "")
-    return SampleText(step=step, prompt=as_text(prompt), completion=as_text(completion), score=score)
+    completion = next((row[key] for key in ("output", "completion", "response", "content") if key in row), None)
+    if completion is None:
+        return []
+    return [SampleText(step=step, prompt=as_text(prompt), completion=as_text(completion), score=score)]
 
 
 def _places(path: Path) -> dict[int, list[int]]:
@@ -105,7 +107,8 @@ def _from_tables(path: Path, places: dict[int, list[int]], wanted: tuple[int, ..
         for step in sorted(places if wanted is None else set(wanted) & places.keys()):
             for at in places[step]:
                 file.seek(at)
-                found += [_sample(step, row) for row in _rows(path, file.readline())]
+                for row in _rows(path, file.readline()):
+                    found += _sample(step, row)
     return found
 
 

@@ -67,10 +67,13 @@ class Table:
         """A row whose order the caller has settled: the last of a step counts.
 
         Raises:
-            RunError: too many numbers.
+            RunError: too many numbers, or a step that is none.
         """
         row, keys, count = len(self.steps), self.keys, 0
-        self.steps.append(step)
+        try:
+            self.steps.append(step)
+        except OverflowError:
+            raise RunError(f"{self.name} has a step numbered {step}: no run is so long") from None
         for count, (key, value) in enumerate(items, 1):  # noqa: B007 (how many there were)
             series = keys.get(key)
             if series is None:

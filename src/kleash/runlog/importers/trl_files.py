@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kleash.errors import RunError
+from kleash.runlog.importers.files import open_log
 from kleash.runlog.importers.numbers import number, numbers, whole
 from kleash.runlog.importers.pickled import training_arguments
 from kleash.runlog.importers.table import Table
@@ -152,11 +153,11 @@ def changed(path: Path) -> tuple[int, int]:
 
 def _is_whole(path: Path) -> bool:
     try:
-        with open(path, "rb") as file:
+        with open_log(path) as file:
             start = file.read(4)
             file.seek(max(0, path.stat().st_size - 4))
             return start == file.read(4) == b"PAR1"
-    except OSError:
+    except (RunError, OSError):
         return False
 
 
@@ -170,6 +171,8 @@ def completions(files: dict[int, Path], wanted: Iterable[int] | None, rewards: t
     found: list[SampleText] = []
     for step in steps:
         for row in parquet_rows(files[step]):
+            if row.get("completion") is None:  # nothing was written down, which is no empty answer
+                continue
             scores = [score for name in rewards if (score := number(row.get(name))) is not None and score == score]
             found.append(
                 SampleText(

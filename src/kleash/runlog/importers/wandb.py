@@ -204,6 +204,8 @@ def _samples(tables: dict[int, Path], wanted: tuple[int, ...] | None, rewards: t
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"cannot read the table {tables[step]}: {error}") from error
         for row in rows:
+            if row.get("completion") is None:
+                continue
             scores = [score for name in rewards if (score := number(row.get(name))) is not None and score == score]
             found.append(
                 SampleText(

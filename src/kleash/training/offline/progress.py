@@ -10,7 +10,8 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from kleash.training.progress import HISTORY, PACE, in_notebook, own_console, printable, sparkline, tenth, unheard
+from kleash.text import printable
+from kleash.training.progress import HISTORY, PACE, in_notebook, own_console, sparkline, tenth, unheard
 
 
 class OfflineProgress:
