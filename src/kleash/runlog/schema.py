@@ -205,8 +205,7 @@ _NAMES = {kind: name for name, kind in EVENTS.items()}
 
 @cache
 def _adapter(kind: type[Any]) -> Any:
-    """Made when the first event of a kind is read: all of them cost more than the rest of the import, and so does
-    pydantic itself, which a log of another trainer does not need."""
+    """Made when the first event of a kind is read: they cost more than the rest of the import, as pydantic itself does."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
