@@ -205,7 +205,7 @@ _NAMES = {kind: name for name, kind in EVENTS.items()}
 
 @cache
 def _adapter(kind: type[Any]) -> Any:
-    """Made when the first event of a kind is read: they cost more than the rest of the import, as pydantic itself does."""
+    """Made when the first event of a kind is read: they cost more than the rest of the import, pydantic too."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
