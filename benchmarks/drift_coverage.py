@@ -164,14 +164,17 @@ def print_together(people: list[Population], draws: int) -> None:
             continue
         truth = [p.kl[p.domain[p.document] == k].mean() for k in range(len(DOMAINS))]
         source, held = np.random.default_rng(0), 0
-        for _ in range(draws // 4):
+        for _ in range(draws):
             chosen = np.concatenate([source.choice(np.flatnonzero(p.domain == k), 27) for k in range(len(DOMAINS))])
             rows, document = p.rows(chosen)
             found = statistics.parts(p.kl[rows], document, document // 27, len(DOMAINS))
             held += all(i is not None and holds(i, true) for i, true in zip(found, truth, strict=True))
-        lines.append([p.name, f"{draws // 4}", percent(held / (draws // 4))])
+        lines.append([p.name, f"{draws:,}", percent(held / draws)])
     print(table(["population", "audits", "all hold"], lines))
-    print("\n27 documents are few for so far out in the tails: the tool says so beside each of these intervals.")
+    print(
+        "\nEach bound is the wider of two: percentile-t's and Student's with the error CR3 and its degrees of freedom\n"
+        "(Bell and McCaffrey 2002). 27 documents are few: the tool says so beside each of these intervals."
+    )
 
 
 def described(p: Population) -> str:

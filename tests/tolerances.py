@@ -26,5 +26,5 @@ HEAD = 1e-6
 QUADRATIC = 0.05
 #: a log-temperature found by interpolation between eight steps, relative.
 INTERPOLATED = 1e-3
-#: a robust scale of 5,000 draws against the scale they were drawn with, relative.
+#: a scale of 5,000 draws or more against the one they were drawn with, relative.
 DRAWN = 0.05

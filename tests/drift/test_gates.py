@@ -9,7 +9,7 @@ from tests.report.audits import SCORES, audit, score, side
 
 from kleash.drift.distribution import distribution
 from kleash.drift.gates import judge, parse
-from kleash.drift.records import Distribution, Gate
+from kleash.drift.records import Distribution, Gate, Interval, Prediction
 from kleash.errors import UsageError
 
 OWNERS = documents(240)
@@ -98,6 +98,10 @@ def test_no_regression() -> None:
     fine = audit(scores=SCORES[:2])
     assert only(judge(fine, no_regression=True)) == Gate(text="no regression in 2 tasks", passed=True)
     assert only(judge(audit(scores=[]), no_regression=True)).passed is None
+    change = Interval(value=-0.3, low=-0.4, high=-0.2, n=100, clusters=60)
+    off = replace(AUDIT.distributions[0], prediction=Prediction(base=0.7, tuned=0.4, change=change, letters=12.0))
+    texts = only(judge(audit(scores=[], distributions=[off]), no_regression=True))
+    assert texts == Gate(text="regression: the off-task texts -0.30 [-0.40, -0.20]", passed=False)
 
 
 def test_against_the_last_audit() -> None:

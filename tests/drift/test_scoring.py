@@ -30,6 +30,12 @@ def test_a_task_of_the_users_keeps_its_name_and_the_built_in_one_gives_way(tmp_p
     assert len(set(names)) == len(names)
 
 
+def test_the_users_answers_are_drawn_and_the_built_in_tasks_answers_are_the_likeliest(tmp_path: Path) -> None:
+    """Those of the user's task are read as the models' own words; of the others only the score is asked."""
+    own, *others = scoring.asked(question(tmp_path))
+    assert not own.greedy and others and all(task.greedy for task in others)
+
+
 def test_two_names_alike_are_said_before_anything_is_opened(tmp_path: Path) -> None:
     made = question(tmp_path)
     with pytest.raises(UsageError, match="two tasks are called held_out"):

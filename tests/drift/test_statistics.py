@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from scipy import stats
-from tests.tolerances import EXACT, PRINTED
+from tests.tolerances import DRAWN, EXACT, PRINTED
 
 from kleash.drift import resampling, statistics
 from kleash.drift.records import Interval
@@ -95,6 +95,11 @@ def test_a_share_without_exceptions_is_wilson_by_document() -> None:
     assert (found.value, found.high) == (1.0, pytest.approx(1.0, abs=EXACT))
     assert found.low == pytest.approx(n / (n + z**2), rel=PRINTED)
     assert found.effective_n is None
+
+
+def test_students_quantile_of_few_degrees() -> None:
+    for df in (10, 12.5, 18):
+        assert statistics._student(0.998, df) == pytest.approx(stats.t.ppf(0.998, df), rel=PRINTED)
 
 
 @pytest.mark.parametrize("df", [24, 40, 299])
@@ -210,11 +215,46 @@ def test_parts_hold_together() -> None:
     assert held / 80 > 0.95 - 4 * math.sqrt(0.95 * 0.05 / 80)
 
 
+def test_cr3_leaves_each_document_out() -> None:
+    """The deviations are those of a document's mean from the others'; the degrees of freedom, of simulated errors."""
+    random = np.random.default_rng(0)
+    sizes = random.integers(5, 81, 27).astype(float)
+    sums = random.normal(1, 0.5, 27) * sizes
+    error, freedom = resampling.cr3(sums, sizes)
+    n = sizes.sum()
+    gaps = [s - m * (sums.sum() - s) / (n - m) for s, m in zip(sums, sizes, strict=True)]
+    assert error == pytest.approx(math.sqrt(sum(gap**2 for gap in gaps)) / n, rel=EXACT)
+    draws = random.normal(size=(40_000, 27)) * sizes
+    off = (draws - draws.sum(1, keepdims=True) / n * sizes) / (1 - sizes / n)
+    squares = (off**2).sum(1)
+    assert freedom == pytest.approx(2 * squares.mean() ** 2 / squares.var(), rel=DRAWN)
+
+
+@pytest.mark.parametrize("positive", [True, False])
+def test_a_part_has_the_wider_bound(positive: bool) -> None:
+    x, doc = planted(14, 60)
+    where = doc % 2
+    for number, found in enumerate(parts(x, doc, where, 2, positive=positive)):
+        own, mine = x[where == number], doc[where == number]
+        drawn = mean(own, mine, positive=positive, alpha=0.025)
+        sums, sizes = (np.array([f(own[mine == g]) for g in np.unique(mine)], float) for f in (np.sum, len))
+        error, freedom = resampling.cr3(sums, sizes)
+        reach = stats.t.ppf(1 - 0.0125, freedom) * error
+        low, high = (
+            (drawn.value * math.exp(-reach / drawn.value), drawn.value * math.exp(reach / drawn.value))
+            if positive
+            else (drawn.value - reach, drawn.value + reach)
+        )
+        assert found is not None and drawn.low is not None and drawn.high is not None
+        assert found.low == pytest.approx(min(low, drawn.low), rel=PRINTED)
+        assert found.high == pytest.approx(max(high, drawn.high), rel=PRINTED)
+
+
 def test_a_part_without_tokens_is_not_measured() -> None:
     x, doc = planted(13, 40)
     some, none, few = parts(x, doc, np.where(doc < 38, 0, 2), 3)
     assert none is None and some is not None and few is not None
-    assert some == mean(x[doc < 38], doc[doc < 38], positive=True)
+    assert some.value == mean(x[doc < 38], doc[doc < 38], positive=True).value
     assert few.low is None and few.clusters == 2
 
 

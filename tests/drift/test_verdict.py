@@ -10,13 +10,13 @@ import pytest
 from tests.drift.tables import documents, spread, table
 
 from kleash.drift.distribution import distribution
-from kleash.drift.records import Distribution, Floor, Interval, Outcome, Score, Verdict
-from kleash.drift.thresholds import FLOOR_TIMES, LARGE, NOTICEABLE
+from kleash.drift.records import Distribution, Floor, Interval, Outcome, Prediction, Score, Verdict
+from kleash.drift.thresholds import FLOOR_TIMES, LARGE, NOTICEABLE, TEXTS_LOST
 from kleash.drift.verdict import forgetting, judge
 
 OWNERS = documents(60)
-#: A real distribution, whose forward mean the tests replace.
-PLAIN = distribution(table(spread(OWNERS), OWNERS), name="off task", source="builtin-1")
+#: A real distribution, whose forward mean the tests replace; how its texts are predicted, they add.
+PLAIN = replace(distribution(table(spread(OWNERS), OWNERS), name="off task", source="builtin-1"), prediction=None)
 FLOOR = Floor(value=0.001, by={"repeated": 0.001})
 
 
@@ -92,6 +92,42 @@ def test_each_verdict(drift: tuple[float, float], scores: list[Score], verdict: 
 def test_every_verdict_can_be_had() -> None:
     [mark] = test_each_verdict.pytestmark  # type: ignore[attr-defined]
     assert {row[2] for row in mark.args[1]} == set(get_args(Verdict))
+
+
+def predicted(low: float, high: float, base: float = 0.75) -> Prediction:
+    return Prediction(base=base, tuned=base + (low + high) / 2, change=interval(low, high), letters=12.0)
+
+
+LOST_TEXTS, FEWER, FEW, STRADDLING = (-0.36, -0.27), (-0.099, -0.03), (-0.004, -0.001), (-0.15, -0.09)
+
+
+@pytest.mark.parametrize(
+    ("scores", "texts", "verdict"),
+    [
+        ([GAIN, SIBLING_TOO], predicted(*LOST_TEXTS), "damaged"),
+        ([GAIN], predicted(*FEWER), "improved at a price"),
+        ([GAIN], predicted(*FEW), "improved at a price"),
+        ([GAIN], predicted(*STRADDLING), "improved at a price"),
+        ([GAIN], predicted(*LOST_TEXTS, base=0.05), "improved at a price"),
+        ([GAIN, SIBLING], predicted(*LOST_TEXTS), "party trick"),
+        ([], predicted(*LOST_TEXTS), "damaged"),
+        ([UNCLEAR], predicted(*LOST_TEXTS), "damaged"),
+        ([NO_GAIN], predicted(*LOST_TEXTS), "damaged"),
+        ([NO_GAIN], predicted(*FEW), "drifted for nothing"),
+    ],
+)
+def test_who_loses_the_texts_themselves_is_damaged(scores: list[Score], texts: Prediction, verdict: Verdict) -> None:
+    """No gain makes up for that, and no task is needed to see it; a base that hardly knew them is no witness."""
+    found = judge([off(*BIG, prediction=texts)], scores, FLOOR)
+    assert found.verdict == verdict
+    [condition] = [one for one in found.conditions if "the off-task texts are still predicted" in one.text]
+    gone = texts.change.high is not None and texts.change.high <= -TEXTS_LOST
+    assert condition.met is (None if texts.base < TEXTS_LOST else not gone)
+    assert any("the off-task texts" in one for one in found.losses) == (condition.met is False), "losses are listed"
+
+
+def test_a_drift_within_the_floor_loses_no_texts() -> None:
+    assert judge([off(0.0005, 0.0015, prediction=predicted(*LOST_TEXTS))], [], FLOOR).verdict == "unchanged"
 
 
 def test_a_party_trick_is_not_said_without_siblings() -> None:
@@ -196,12 +232,16 @@ TUNES = {
     "broad": (0.2, 0.5, 0.4, 0.0),
     "for nothing": (0.3, 0.0, 0.0, 0.0),
     "ruined": (2.0, 0.05, 0.0, 0.9),
+    "wrecked": (3.9, 0.5, 0.4, 0.0),
     "rounded": (0.09, 0.0, 0.0, 0.05),
 }
 
 
 def along(a: float, tune: tuple[float, float, float, float], half: float = 0.08, named: bool = True) -> Verdict:
-    """Drift ∝ a², gains that saturate, a loss ∝ a²; intervals as wide as an audit's are, outcomes by their rule."""
+    """Drift ∝ a², gains that saturate, a loss ∝ a²; intervals as wide as an audit's are, outcomes by their rule.
+
+    The texts get less likely by about the drift, over 12 nats a token for their letters.
+    """
     kl, gain, sibling, loss = tune
     mean = kl * a * a
     scores = []
@@ -213,7 +253,8 @@ def along(a: float, tune: tuple[float, float, float, float], half: float = 0.08,
         low, high = change - half, change + half
         outcome = "gained" if low > 0 else "LOST" if high < 0 else "no gain" if high < 0.1 else "unclear"
         scores.append(score(name, role if named else "other", outcome, low, high))
-    return judge([off(0.87 * mean, 1.16 * mean)], scores, FLOOR).verdict
+    texts = predicted(-1.16 * mean / 12, -0.87 * mean / 12)
+    return judge([off(0.87 * mean, 1.16 * mean, prediction=texts)], scores, FLOOR).verdict
 
 
 @pytest.mark.parametrize("name", TUNES)
@@ -229,6 +270,7 @@ def test_verdicts_do_not_flicker(name: str) -> None:
         "broad": "improved at a price",
         "for nothing": "drifted for nothing",
         "ruined": "damaged",
+        "wrecked": "damaged",
         "rounded": "drifted for nothing",
     }
     assert runs[-1] == last[name], runs

@@ -39,6 +39,15 @@ def test_a_side_answers_each_prompt_from_its_own_distribution() -> None:
         assert measure(pair, found).non_finite == 0
 
 
+def test_the_likeliest_answer_is_the_models_own_argmax_token_by_token() -> None:
+    model = build.model(seed=1)
+    for document in samples(pair_of(build.model(), model), ASKED, "tuned", max_new_tokens=5, greedy=True):
+        for n, token in enumerate(document.ids):
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([[*document.prompt_base, *document.ids[:n]]])).logits[0, -1]
+            assert token == int(logits.argmax())
+
+
 def likeliest_with_noise(model: Any, prompt: tuple[int, ...], noise: torch.Tensor) -> int:
     """The sampler's draw, with its own arithmetic on the model's own logits."""
     from kleash.models.draw import draw

@@ -7,12 +7,13 @@ from tests.report.audits import EVIL, interval, score
 from tests.report.seen import Seen, fetches_nothing
 
 from kleash.drift import records as r
+from kleash.drift.standings import Ranking, Standing
 from kleash.report.charts import hover
 from kleash.report.drift import ranking as k
 
 
-def standing(name: str, kl: float, tuned: float, gap: r.Interval | None = None, step: int | None = None) -> r.Standing:
-    return r.Standing(
+def standing(name: str, kl: float, tuned: float, gap: r.Interval | None = None, step: int | None = None) -> Standing:
+    return Standing(
         name=name,
         step=step,
         forward=interval(kl),
@@ -22,17 +23,17 @@ def standing(name: str, kl: float, tuned: float, gap: r.Interval | None = None, 
     )
 
 
-def ranks(**changes: object) -> r.Ranking:
+def ranks(**changes: object) -> Ranking:
     rows = [
         standing("light", 0.02, 0.62),
         standing("middle", 0.021, 0.70, interval(0.001, 4.0)),
         standing("far", 0.3, 0.78, interval(0.279)),
     ]
     fields = {"kind": "ranks", "base": "kleash:tiny", "rows": rows, "task": "polite", "command": "kleash drift a b c d"}
-    return r.Ranking(**(fields | {"made": "2026-12-03T04:31:00"} | changes))  # type: ignore[arg-type]
+    return Ranking(**(fields | {"made": "2026-12-03T04:31:00"} | changes))  # type: ignore[arg-type]
 
 
-def curve() -> r.Ranking:
+def curve() -> Ranking:
     rows = [standing("x", 0.01 * n, 0.4 + n / 10, None if n == 1 else interval(0.01), step=20 * n) for n in (1, 2, 3)]
     return ranks(kind="curve", rows=rows)
 
@@ -52,7 +53,7 @@ def test_an_order_inside_the_noise_is_said_and_a_clear_one_is_not() -> None:
 
 
 def test_columns_without_a_measurement_are_left_out() -> None:
-    rows = [r.Standing(name="a", forward=interval(0.1)), r.Standing(name="b", forward=interval(0.2))]
+    rows = [Standing(name="a", forward=interval(0.1)), Standing(name="b", forward=interval(0.2))]
     headings, _ = k.cells(ranks(rows=rows))
     assert headings == ["model", "KL off task, base||tuned"]
 
@@ -98,4 +99,4 @@ def test_a_lower_bound_is_written_as_one() -> None:
 
 
 def test_nothing_measured_is_said() -> None:
-    assert k.answer(ranks(rows=[r.Standing(name="a")])) == "No KL was measured."
+    assert k.answer(ranks(rows=[Standing(name="a")])) == "No KL was measured."

@@ -14,7 +14,8 @@ from kleash.drift import api, files, gates, several
 from kleash.drift.hint import earlier
 from kleash.drift.question import Question
 from kleash.drift.ranks import ranked
-from kleash.drift.records import Audit, Ranking
+from kleash.drift.records import Audit
+from kleash.drift.standings import Ranking
 from kleash.errors import RunError
 from kleash.report.drift import ranking, terminal, words
 from kleash.report.drift.show import Shown

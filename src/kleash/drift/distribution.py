@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from kleash.drift import statistics
 from kleash.drift.passages import heat_maps, moved_tokens
+from kleash.drift.predicting import prediction
 from kleash.drift.records import Distribution, Interval, Part, Tail
 from kleash.drift.table import CLASSES, ByteTable, TokenTable
 from kleash.errors import RunError
@@ -69,6 +70,7 @@ def distribution(
         by_document=by_document(table, reverse if author == "tuned" else forward),
         jensen_shannon=mean(table.jensen_shannon),
         delta=mean(table.delta, False),
+        prediction=None if author else prediction(table, seed),
         same_top1=None if agree is None else statistics.proportion(agree, doc[whole], seed=seed),
         flips=None if agree is None else int((~agree).sum()),
         sure_flips=None if table.sure_flip is None else int(table.sure_flip.sum()),

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kleash.drift import statistics
+from kleash.drift.predicting import texts_lost
 from kleash.drift.records import Audit, Distribution, Gate, Interval, Tail
 from kleash.drift.verdict import bounds, signed
 from kleash.errors import UsageError
@@ -54,7 +55,7 @@ def judge(
     Args:
         max_kl: the upper bound of the mean KL must not exceed it. max_p99: that of its 99 % quantile.
         min_top1: the lower bound of the share of tokens with the same likeliest token must not be below it.
-        no_regression: no score is LOST.
+        no_regression: no score is LOST, nor are the off-task texts.
         against: an earlier audit of the same texts; the drift must not be surely larger, and nothing else be LOST.
 
     Raises:
@@ -119,9 +120,12 @@ def _least_agreement(audit: Audit, name: str, limit: float) -> Gate:
 
 
 def _regression(audit: Audit) -> Gate:
-    if not audit.scores:
-        return Gate(text="no regression: no task was scored", passed=None)
     lost = [f"{one.name} {signed(one.change)}" for one in audit.scores if one.outcome == "LOST"]
+    off = _set(audit, SETS["off"])
+    if off is not None and off.prediction is not None and texts_lost(off.prediction):
+        lost.append(f"the off-task texts {signed(off.prediction.change)}")
+    if not audit.scores and not lost:
+        return Gate(text="no regression: no task was scored", passed=None)
     if lost:
         return Gate(text=f"regression: {', '.join(lost)}", passed=False)
     return Gate(text=f"no regression in {len(audit.scores)} task{'s' if len(audit.scores) > 1 else ''}", passed=True)

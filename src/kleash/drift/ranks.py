@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kleash.drift import statistics
-from kleash.drift.records import Audit, Distribution, Interval, Ranking, Score, Standing
+from kleash.drift.records import Audit, Distribution, Interval, Score
+from kleash.drift.standings import Ranking, Standing
 
 OFF = "off task"
 

@@ -117,6 +117,19 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """How well both models predict given texts, as a score: 1 is word for word, 0 no better than by how often each
+    letter stands in them, below 0 worse than that. change: tuned − base, paired by text. letters: what a guess by the
+    letters' frequencies costs, nats per token; a score is 1 − cost/letters.
+    """
+
+    base: float
+    tuned: float
+    change: Interval
+    letters: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
     """The two models on one set of texts.
 
@@ -126,8 +139,9 @@ class Distribution:
     the text's tokens. flips: tokens whose likeliest token changed; sure_flips: those beyond the rounding's reach.
     sampled: on samples whose KL is not exact, the mean log-ratio of the sampled tokens, an estimate without bias of the
     KL in the direction that belongs to them. by_document: id → tokens, and the sum of their forward KL (reverse, on
-    samples of the tuned model); what a later audit of the same texts is paired with. bits_per_byte: of two models that
-    have no tokens in common; then `tokens` is None, and bytes is what was scored.
+    samples of the tuned model); what a later audit of the same texts is paired with. prediction: of given texts, that
+    neither model wrote. bits_per_byte: of two models that have no tokens in common; then `tokens` is None, and bytes is
+    what was scored.
     """
 
     name: str
@@ -144,6 +158,7 @@ class Distribution:
     by_document: dict[str, tuple[int, float]] = field(default_factory=dict)
     jensen_shannon: Interval | None = None
     delta: Interval | None = None
+    prediction: Prediction | None = None
     same_top1: Interval | None = None
     flips: int | None = None
     sure_flips: int | None = None
@@ -264,37 +279,6 @@ class Audit:
     seed: int
     seconds: float
     versions: dict[str, str]
-    made: str
-    partial: str | None = None
-    schema: int = AUDIT_SCHEMA
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """One of several tuned models of one base. forward: its off-task KL (base‖tuned), had as `kind` says.
-
-    gap: that, less the one before's, paired by text if both are exact. score: of the task. page: with its own audit.
-    """
-
-    name: str
-    step: int | None = None
-    forward: Interval | None = None
-    kind: Kind = "exact"
-    gap: Interval | None = None
-    score: Score | None = None
-    verdict: Verdict | None = None
-    page: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
-    """Several tuned models of one base: "ranks" has the nearest first, "curve" a run's checkpoints by step."""
-
-    kind: Literal["ranks", "curve"]
-    base: str
-    rows: list[Standing]
-    task: str | None
-    command: str
     made: str
     partial: str | None = None
     schema: int = AUDIT_SCHEMA

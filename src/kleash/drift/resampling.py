@@ -31,6 +31,25 @@ def cr1(sums: Floats, sizes: Floats) -> tuple[float, float]:
     return float(ratio), float(np.sqrt(clusters / (clusters - 1) * (off @ off)) / n)
 
 
+def cr3(sums: Floats, sizes: Floats) -> tuple[float, float]:
+    """The ratio's error by leaving each document out, and how many independent ones it is worth (Bell and McCaffrey).
+
+    CR1 is too small where few documents of unequal size carry a mean: a long one draws the mean towards itself, so its
+    own deviation looks small. CR3 divides each deviation by 1 − its document's share. The degrees of freedom are those
+    of that error were the documents' means independent and equally variable.
+
+    Source: Bell and McCaffrey, Survey Methodology 28 (2002) 169–181.
+    Proved by: tests/drift/test_statistics.py::test_cr3_leaves_each_document_out
+    """
+    share = sizes / sizes.sum()
+    ratio = sums.sum() / sizes.sum()
+    error = float(np.sqrt((((sums - ratio * sizes) / (1 - share)) ** 2).sum()) / sizes.sum())
+    scale = share / (1 - share)
+    residual = scale[:, None] * (np.eye(len(share)) - share)
+    spread = residual @ residual.T
+    return error, float(np.trace(spread) ** 2 / (spread * spread).sum())
+
+
 def percentile_t(sums: Floats, sizes: Floats, scale: Scale, alpha: float, seed: int) -> tuple[float, float]:
     """The interval of the ratio; NaN where the draws do not bound it."""
     clusters = len(sizes)

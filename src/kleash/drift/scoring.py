@@ -70,7 +70,7 @@ def first(task: Task, items: int | None) -> Task:
 
 def answer(work: Work, task: Task) -> Result:
     """Both models' answers to one task, judged; those to what it was tuned for are kept, to be read and shown."""
-    speakers = [Speaker(work=work, side=side, name=task.name) for side in SIDES]
+    speakers = [Speaker(work=work, side=side, name=task.name, greedy=task.greedy) for side in SIDES]
     found = answered(task, *speakers)
     if task.role == "task":
         most = work.question.effort.samples

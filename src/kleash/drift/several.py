@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from kleash.drift.hint import LEAST_GAIN, MOST_KL
 from kleash.drift.question import Question
-from kleash.drift.records import Ranking, Standing
 from kleash.drift.sources import split_name
+from kleash.drift.standings import Ranking, Standing
 from kleash.errors import UsageError
 from kleash.models.runs import checkpoints, model_of
 

@@ -16,12 +16,13 @@ class Speaker:
     """One side of the pair, answering: `kleash.drift.scores.task.Generate`.
 
     Both sides draw with the same noise. A prompt that leaves no room in the context gets no answer, "". name: of the
-    task. heard: the answers as documents.
+    task. greedy: the likeliest answers, of which none is drawn. heard: the answers as documents.
     """
 
     work: Work
     side: str
     name: str
+    greedy: bool = False
     heard: list[Document] = field(default_factory=list)
 
     def __call__(self, prompts: Sequence[Prompt], *, max_new_tokens: int) -> list[str]:
@@ -36,6 +37,7 @@ class Speaker:
             self.side,
             max_new_tokens=max_new_tokens,
             seed=self.work.question.seed,
+            greedy=self.greedy,
             progress=self.work.show.progress,
         )
         found = {document.id: said(document) for document in self.heard}

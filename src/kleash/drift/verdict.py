@@ -9,20 +9,27 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kleash.drift.records import Condition, Distribution, Floor, Interval, Judgement, Score, Verdict
-from kleash.drift.thresholds import FLOOR_TIMES, LARGE, NON_FINITE, NOTICEABLE
+from kleash.drift.predicting import texts_lost, written
+from kleash.drift.records import Condition, Distribution, Floor, Interval, Judgement, Prediction, Score, Verdict
+from kleash.drift.thresholds import FLOOR_TIMES, LARGE, NON_FINITE, NOTICEABLE, TEXTS_LOST
 
 OFF, ON = "off task", "on task"
 
 
 @dataclass(frozen=True, slots=True)
 class _Drift:
-    """Bounds of the off-task forward KL. high is infinite for a lower bound of the KL."""
+    """Bounds of the off-task forward KL; high is infinite for a lower bound. texts: how well they are predicted."""
 
     low: float
     high: float
     floor: float | None
     said: str
+    texts: Prediction | None
+
+    @property
+    def wrecked(self) -> bool:
+        """The texts themselves are lost, whatever was gained."""
+        return texts_lost(self.texts) is True
 
     @property
     def measurable(self) -> bool:
@@ -88,6 +95,8 @@ def judge(distributions: Sequence[Distribution], scores: Sequence[Score], floor:
     judged = _sorted(scores)
     conditions = _conditions(drift, judged, why_not)
     losses = [f"{score.name} {signed(score.change)}" for score in judged.lost]
+    if drift is not None and drift.wrecked and drift.texts is not None:
+        losses.append(f"the off-task texts {signed(drift.texts.change)}")
     verdict, because = _verdict(drift, judged, why_not)
     return Judgement(verdict=verdict, because=because, conditions=conditions, losses=losses)
 
@@ -127,7 +136,7 @@ def _drift(off: Distribution | None, floor: Floor | None) -> tuple[_Drift | None
     high = math.inf if off.kind == "lower bound" else mean.high
     least = "at least " if off.kind == "lower bound" else ""
     said = f"KL(base‖tuned) {least}{bounds(mean)} nats/token"
-    return _Drift(mean.low, high, None if floor is None else floor.value, said), None
+    return _Drift(mean.low, high, None if floor is None else floor.value, said, off.prediction), None
 
 
 def _sorted(scores: Sequence[Score]) -> _Scores:
@@ -169,14 +178,13 @@ def _verdict(drift: _Drift | None, scores: _Scores, why_not: str | None) -> tupl
         return "insufficient evidence", why_not or ""
     if not drift.measurable:
         return "unchanged", "no measurable drift: what differs is within the noise floor"
-    if not scores.aims and not scores.lost:
-        return "insufficient evidence", "it moved, and no task was scored"
-    if drift.wide:
-        return "insufficient evidence", "the interval of the drift reaches from small to large; measure more texts"
-    if scores.unclear and scores.named and not scores.lost:
-        return "insufficient evidence", "too few items to tell whether the task gained"
+    if not drift.wrecked and (unclear := _unclear(drift, scores)) is not None:
+        return "insufficient evidence", unclear
     if drift.low >= LARGE and scores.narrow:
         return "party trick", f"large drift off the task, gain on {_names(scores.gained)}, none on its siblings"
+    if drift.wrecked and drift.texts is not None:
+        gained = f", whatever it gained on {_names(scores.gained)}" if scores.gained else ""
+        return "damaged", f"it lost the off-task texts themselves, predicted {written(drift.texts)}{gained}"
     if scores.lost and scores.outweighed:
         aim = " it was trained for" if scores.named else ""
         less = "more than it gained" if scores.gained else f"and gained nothing{aim}"
@@ -199,11 +207,22 @@ def _verdict(drift: _Drift | None, scores: _Scores, why_not: str | None) -> tupl
     return "improved, still itself", f"gain on {_names(scores.gained)}, small drift off the task, nothing surely lost"
 
 
+def _unclear(drift: _Drift, scores: _Scores) -> str | None:
+    """Why no verdict can be had of a drift that there is."""
+    if not scores.aims and not scores.lost:
+        return "it moved, and no task was scored"
+    if drift.wide:
+        return "the interval of the drift reaches from small to large; measure more texts"
+    if scores.unclear and scores.named and not scores.lost:
+        return "too few items to tell whether the task gained"
+    return None
+
+
 def _conditions(drift: _Drift | None, scores: _Scores, why_not: str | None) -> list[Condition]:
     """Each with its numbers."""
     found = [Condition(text=f"off-task drift known: {drift.said if drift else why_not}", met=drift is not None)]
     if drift is not None:
-        found += [_floor_condition(drift), *_size_conditions(drift)]
+        found += [_floor_condition(drift), *_size_conditions(drift), *_texts_condition(drift.texts)]
     aims = scores.aims if scores.named else scores.gained
     said = ", ".join(f"{one.name} {signed(one.change)}" for one in aims)
     what = "the task gained" if scores.named else "a task gained"
@@ -239,6 +258,17 @@ def _size_conditions(drift: _Drift) -> list[Condition]:
         Condition(text=f"small: {_upper(drift)}, at most {LARGE:g}", met=drift.high <= LARGE),
         Condition(text=f"large: {low} {LARGE:g}", met=drift.low >= LARGE),
     ]
+
+
+def _texts_condition(texts: Prediction | None) -> list[Condition]:
+    """Of a base that hardly predicts them itself it cannot be judged."""
+    if texts is None:
+        return []
+    gone = texts_lost(texts)
+    said = (
+        f"the off-task texts are still predicted: {written(texts)} {signed(texts.change)}, lost from -{TEXTS_LOST:g} on"
+    )
+    return [Condition(text=said, met=None if gone is None else not gone)]
 
 
 def _upper(drift: _Drift) -> str:

@@ -25,15 +25,17 @@ def samples(
     *,
     max_new_tokens: int = 128,
     seed: int = 0,
+    greedy: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Document]:
-    """One completion of each prompt by the base or the tuned model, drawn at temperature 1.
+    """One completion of each prompt by the base or the tuned model, drawn at temperature 1, or the likeliest.
 
     The same seed draws the same, however prompts are batched, and for both sides from the same noise: where the models
     agree, so do their words. A text without a prompt is left out, and so is a prompt that leaves no room.
 
     Args:
         side: "base" or "tuned".
+        greedy: the likeliest token each time. Such texts are scored, and no KL is a mean over them.
         progress: told how many prompts are answered, and of how many.
 
     Raises:
@@ -51,13 +53,14 @@ def samples(
             f"no prompt leaves room for {max_new_tokens} new tokens in a context of {pair.reading.context}; "
             "ask for fewer, or shorten the prompts"
         )
+    how = Sampling(max_new_tokens=max_new_tokens)
     order = sorted(chosen, key=lambda n: len(chosen[n][0]))
     found: dict[int, tuple[list[int], bool]] = {}
     together = TOGETHER
     while order:
         some = order[:together]
         try:
-            found |= _drawn(model, {n: chosen[n][side == "tuned"] for n in some}, max_new_tokens, seed)
+            found |= _drawn(model, {n: chosen[n][side == "tuned"] for n in some}, how.greedy if greedy else how, seed)
         except (RuntimeError, MemoryError) as error:
             together = _fewer(error, len(some), model)
             continue
@@ -73,14 +76,14 @@ def _document(text: Text, prompts: Prompts, ids: list[int], ended: bool, pair: P
 
 
 def _drawn(
-    model: Model, prompts: dict[int, tuple[int, ...]], max_new_tokens: int, seed: int
+    model: Model, prompts: dict[int, tuple[int, ...]], how: Sampling, seed: int
 ) -> dict[int, tuple[list[int], bool]]:
     """Each prompt's completion, and whether it ended by itself."""
     with model.running() as policy, torch.no_grad():
         rollout = sample(
             policy,
             [list(ids) for ids in prompts.values()],
-            Sampling(max_new_tokens=max_new_tokens),
+            how,
             model.opened.loaded.ends,
             group_size=1,
             seed=seed,

@@ -24,7 +24,8 @@ class Task:
     role: "task" for what the model was trained for, "sibling" of that, or "other".
     ids: of each item; unique. prompts: text or messages.
     judge: answers, one a prompt → their scores, None where an answer cannot be judged. Pure.
-    max_new_tokens: of an answer. family: tasks of one family are each other's siblings.
+    max_new_tokens: of an answer. greedy: each answer is the model's likeliest; else one that it draws.
+    family: tasks of one family are each other's siblings.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Task:
     max_new_tokens: int
     role: Role = "other"
     family: str | None = None
+    greedy: bool = False
 
     def __len__(self) -> int:
         return len(self.prompts)

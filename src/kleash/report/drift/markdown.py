@@ -18,6 +18,7 @@ def card(audit: Audit) -> str:
         *([f"Partial: {text(audit.partial)}.", ""] if audit.partial else [""]),
         *kl_table(audit),
         *([f"Yardsticks: {text('; '.join(quoted))}.", ""] if quoted else []),
+        *([f"Predicts {text(predicted)}.", ""] if (predicted := words.predicted(audit)) else []),
         *score_table(audit),
         *[f"- {text(note)}" for note in words.warnings(audit)],
         *([""] if words.warnings(audit) else []),

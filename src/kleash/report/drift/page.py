@@ -48,6 +48,7 @@ def content(audit: Audit) -> dict[str, Any]:
         "with_bounds": words.with_bounds,
         "warnings": words.warnings(audit),
         "yardsticks": words.yardsticks(audit),
+        "predicted": words.predicted(audit),
         "forests": forests(audit),
         "score_chart": charts.scores(audit),
         "score_rows": [(score, words.change(score)) for score in audit.scores],

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from rich.text import Text
 
-from kleash.drift.records import Interval, Ranking, Standing
+from kleash.drift.records import Interval
+from kleash.drift.standings import Ranking, Standing
 from kleash.report import page
 from kleash.report.charts import Chart, Series
 from kleash.report.drift import words

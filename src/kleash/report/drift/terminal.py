@@ -95,6 +95,8 @@ def tail(audit: Audit) -> Iterator[Text]:
 
 def yardstick(audit: Audit) -> Iterator[Text]:
     told = words.yardsticks(audit)
+    if predicted := words.predicted(audit):
+        yield Text(f" predicts    {predicted}")
     if told:
         yield Text(f" yardstick   {'; '.join(told)}")
     if audit.forgetting:

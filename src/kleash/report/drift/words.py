@@ -186,6 +186,17 @@ def yardsticks(audit: Audit) -> list[str]:
     return told
 
 
+def predicted(audit: Audit) -> str:
+    """ "the off-task texts 0.75 → 0.44, -0.32 [-0.36, -0.27] (…)"; "" where that was not measured."""
+    off = named(audit, "off task")
+    if off is None or off.prediction is None:
+        return ""
+    found = off.prediction
+    change = f"{found.change.value:+.3f} {bounds(found.change, lambda value: f'{value:+.3f}')}"
+    scale = "1: word for word, 0: by letters' frequencies"
+    return f"the off-task texts {found.base:.2f} → {found.tuned:.2f}, {change} ({scale})"
+
+
 def times(factor: float) -> str:
     """ "67 ×"; a model in one precision has a floor so low that the factor says nothing more."""
     return "over 1,000 ×" if factor > 1000 else f"{factor:.2g} ×" if factor < 10 else f"{factor:.0f} ×"

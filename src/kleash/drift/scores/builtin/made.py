@@ -25,10 +25,11 @@ def task(
 
     return Task(
         name=name,
-        source="built in",
+        source="built in, likeliest answers",
         ids=tuple(f"{name.replace(' ', '-')}-{number:02d}" for number in range(1, len(items) + 1)),
         prompts=tuple([{"role": "user", "content": question}] for question, _ in items),
         judge=judge,
         max_new_tokens=max_new_tokens,
         family=family,
+        greedy=True,
     )
