@@ -222,7 +222,8 @@ def _conditions(drift: _Drift | None, scores: _Scores, why_not: str | None) -> l
     """Each with its numbers."""
     found = [Condition(text=f"off-task drift known: {drift.said if drift else why_not}", met=drift is not None)]
     if drift is not None:
-        found += [_floor_condition(drift), *_size_conditions(drift), *_texts_condition(drift.texts)]
+        found += [_floor_condition(drift), *_size_conditions(drift)]
+        found += [] if drift.texts is None else [_texts_condition(drift.texts)]
     aims = scores.aims if scores.named else scores.gained
     said = ", ".join(f"{one.name} {signed(one.change)}" for one in aims)
     what = "the task gained" if scores.named else "a task gained"
@@ -260,15 +261,11 @@ def _size_conditions(drift: _Drift) -> list[Condition]:
     ]
 
 
-def _texts_condition(texts: Prediction | None) -> list[Condition]:
+def _texts_condition(texts: Prediction) -> Condition:
     """Of a base that hardly predicts them itself it cannot be judged."""
-    if texts is None:
-        return []
+    said = f"{written(texts)} {signed(texts.change)}, lost from -{TEXTS_LOST:g} on"
     gone = texts_lost(texts)
-    said = (
-        f"the off-task texts are still predicted: {written(texts)} {signed(texts.change)}, lost from -{TEXTS_LOST:g} on"
-    )
-    return [Condition(text=said, met=None if gone is None else not gone)]
+    return Condition(text=f"the off-task texts are still predicted: {said}", met=None if gone is None else not gone)
 
 
 def _upper(drift: _Drift) -> str:
