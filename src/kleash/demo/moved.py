@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kleash.drift import api, files, several
 from kleash.drift.question import Effort, Question, Scored
 from kleash.drift.ranks import ranked
-from kleash.drift.records import Ranking
+from kleash.drift.standings import Ranking
 from kleash.report.drift import ranking, words
 
 #: Few texts and no built-in task: seconds, and about 75 texts, which are enough for an interval.
