@@ -76,7 +76,7 @@ def train(case: Case) -> None:
     """The run of a case, if it has one that is not there yet."""
     path = OUT / case.name
     if case.kl is not None and not (path / "report.html").exists():
-        config = planned(OUT, case.name, steps=case.steps, seed=SEED, kl=case.kl).config | {"out": str(path)}
+        config = {**planned(OUT, case.name, steps=case.steps, seed=SEED, kl=case.kl).config, "out": str(path)}
         start(parse_config(config), progress=Progress(Console(file=sys.stderr)))
     elif case.recipe and not path.is_dir():
         settings = {"train.epochs": 3, "train.batch_size": 16, "train.learning_rate": 1e-3, "train.seed": SEED}

@@ -1,9 +1,11 @@
 """How well both models predict given texts: a score that needs no task, on every text of a set. No torch."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from kleash.drift import statistics
-from kleash.drift.records import Interval, Prediction
+from kleash.drift.records import Prediction
 from kleash.drift.table import CLASSES, TokenTable
 from kleash.drift.thresholds import TEXTS_LOST
 
@@ -34,7 +36,7 @@ def prediction(table: TokenTable, seed: int = 0) -> Prediction | None:
     cost = np.array([own @ np.log(seen.sum() / np.maximum(seen, 1)) for own in letters])
     own = cost > 0
     base, tuned = (
-        np.bincount(table.document[spelled], column[spelled], minlength=count)[own]
+        np.bincount(table.document[spelled], column[spelled], minlength=count)[own].astype(np.float64)
         for column in (table.logp_base, table.logp_tuned)
     )
     change = statistics.of_totals(tuned - base, cost[own], seed=seed)
@@ -42,15 +44,7 @@ def prediction(table: TokenTable, seed: int = 0) -> Prediction | None:
     return Prediction(
         base=1 + float(base.sum()) / total,
         tuned=1 + float(tuned.sum()) / total,
-        change=Interval(
-            value=change.value,
-            low=change.low,
-            high=change.high,
-            standard_error=change.standard_error,
-            n=tokens,
-            clusters=change.clusters,
-            warning=change.warning,
-        ),
+        change=replace(change, n=tokens),
         letters=total / tokens,
     )
 

@@ -41,7 +41,7 @@ def test_enough_items_and_none_twice(task: Task) -> None:
     assert len(task) >= 40 > LEAST
     questions = [question(task, n) for n in range(len(task))]
     assert len(set(questions)) == len(set(task.ids)) == len(questions)
-    assert task.role == "other" and task.source == "built in"
+    assert task.role == "other" and task.source == "built in, likeliest answers" and task.greedy
 
 
 @each_task
