@@ -33,14 +33,15 @@ def prediction(table: TokenTable, seed: int = 0) -> Prediction | None:
     seen = np.sum(letters, 0)
     if not seen.any():
         return None
-    cost = np.array([own @ np.log(seen.sum() / np.maximum(seen, 1)) for own in letters])
-    own = cost > 0
+    nats = np.log(seen.sum() / np.maximum(seen, 1))
+    cost = np.array([counted @ nats for counted in letters])
+    spelt = cost > 0
     base, tuned = (
-        np.bincount(table.document[spelled], column[spelled], minlength=count)[own].astype(np.float64)
+        np.bincount(table.document[spelled], column[spelled], minlength=count)[spelt].astype(np.float64)
         for column in (table.logp_base, table.logp_tuned)
     )
-    change = statistics.of_totals(tuned - base, cost[own], seed=seed)
-    total, tokens = float(cost[own].sum()), int(spelled.sum())
+    change = statistics.of_totals(tuned - base, cost[spelt], seed=seed)
+    total, tokens = float(cost[spelt].sum()), int(spelled.sum())
     return Prediction(
         base=1 + float(base.sum()) / total,
         tuned=1 + float(tuned.sum()) / total,
