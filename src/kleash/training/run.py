@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from kleash.errors import RunError, UsageError
 from kleash.records import Step
@@ -99,7 +99,7 @@ class Run:
         Raises:
             RunError: there is no checkpoint yet.
         """
-        return model_of(self)
+        return model_of(self.path, self.checkpoints)
 
     def report(self) -> Path:
         """Writes report.html and says where it is."""
@@ -149,25 +149,15 @@ def ended(events: Iterable[Event]) -> str | None:
     return next((event.reason for event in reversed([*events]) if isinstance(event, RunEnd)), None)
 
 
-@runtime_checkable
-class Kept(Protocol):
-    """A run, as far as its checkpoints."""
-
-    @property
-    def path(self) -> Path: ...
-    @property
-    def checkpoints(self) -> list[Saved]: ...
-    @property
-    def best(self) -> Saved: ...
-
-
-def model_of(run: Kept) -> Saved:
+def model_of(run_dir: Path, checkpoints: list[Saved]) -> Saved:
     """The best checkpoint, or without one the last.
 
     Raises:
         RunError: there is none.
     """
-    return run.best if (run.path / "best").exists() or not run.checkpoints else run.checkpoints[-1]
+    if checkpoints and not (run_dir / "best").exists():
+        return checkpoints[-1]
+    return best_of(run_dir, "there is no checkpoint yet")
 
 
 def best_of(run_dir: Path, why: str) -> Saved:

@@ -69,7 +69,7 @@ class OfflineRun:
         Raises:
             RunError: there is no checkpoint yet.
         """
-        return model_of(self)
+        return model_of(self.path, self.checkpoints)
 
     def report(self) -> Path:
         """Writes report.html and says where it is."""
