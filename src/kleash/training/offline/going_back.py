@@ -34,7 +34,7 @@ def go_back(job: OfflineJob, state: OfflineState, sinks: Sinks, why: str) -> Non
     state.saved, state.recovery, state.unmoved = 0, recovery, True
     state.history = [record for record in state.history if record.step < step]
     rate = job.learning_rate * recovery.rate_factor
-    sinks.say(f"{why}: going back to step {step}, the learning rate is {rate:g} of the plan's peak from there on")
+    sinks.say(f"{why}: going back to step {step}, with {rate:g} as the learning rate's peak from there on")
     for writer in (sinks.events, sinks.samples):
         writer.write(Rollback(step=step, from_step=broken, why=why, learning_rate=rate, number=recovery.rollbacks))
 
