@@ -77,6 +77,8 @@ def test_a_margin_is_a_number_and_other_columns_stay() -> None:
         ({"chosen": "  "}, "chosen is empty"),
         ({"rejected": ""}, "rejected is empty"),
         ({"prompt": " "}, "the prompt is empty"),
+        ({"prompt": "The \ud83d"}, "the prompt has half a character .* at position 4"),
+        ({"rejected": " was\ud83d"}, "rejected has half a character .* at position 4"),
         ({"chosen": None, "rejected": None}, "chosen is empty"),
         ({"rejected": [COLD]}, "text and the other a list"),
         ({"chosen": [USER, GOOD], "rejected": [{**USER, "content": "Tea?"}, COLD]}, "does not begin with the prompt"),

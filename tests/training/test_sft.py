@@ -267,9 +267,10 @@ def test_a_bad_config_is_one_sentence(tmp_path, changes, said):
         ([{"prompt": "t5"}], "must have prompt and completion"),
         ([{"text": "t5 t6"}, {"prompt": "t5", "completion": " t6"}], "give all rows in one form"),
         ([{"prompt": "t5", "completion": " "}], "empty"),
+        ([{"prompt": "t5", "completion": " \ud83d"}], "the answer to prompt 0 has half a character"),
         ([3], "it is 3"),
     ],
-    ids=["none", "half", "mixed", "empty", "number"],
+    ids=["none", "half", "mixed", "empty", "surrogate", "number"],
 )
 def test_a_bad_row_is_one_sentence(tmp_path, rows, said):
     with pytest.raises(UsageError, match=said):

@@ -18,6 +18,7 @@ from kleash.models.prompts import (
     TEMPLATE_ERRORS,
     asked_text,
     bare_ids,
+    check_characters,
     encode,
     encode_texts,
     written,
@@ -157,6 +158,7 @@ def _whole(index: int, prompt: Prompt, answer: Answer, tokenizer: Any, chat: Cha
     content = message["content"]
     if not content.strip():
         raise UsageError(f"the answer to prompt {index} is empty; give it some text, or leave it out")
+    check_characters(f"the answer to prompt {index}", content)
     if isinstance(prompt, str):
         if not isinstance(answer, str):
             raise UsageError(f"prompt {index} is text and its answer a message; give both as text or both as messages")

@@ -10,6 +10,7 @@ from kleash.errors import UsageError
 from kleash.models.spec import Chat
 from kleash.models.stopping import Ends
 from kleash.tensors import Rollout
+from kleash.text import half_character
 
 #: Prompt tokens decoded along with a completion, so that its first token reads as a continuation.
 CONTEXT_TOKENS = 8
@@ -200,7 +201,7 @@ def _check(index: int, prompt: Any, tokenizer: Any, chat: Chat) -> None:
     if isinstance(prompt, str):
         if not prompt.strip():
             raise UsageError(f"prompt {index} is empty; give it some text")
-        _check_characters(index, prompt)
+        check_characters(f"prompt {index}", prompt)
         return
     if not isinstance(prompt, list) or not prompt:
         raise UsageError(
@@ -211,7 +212,7 @@ def _check(index: int, prompt: Any, tokenizer: Any, chat: Chat) -> None:
             raise UsageError(
                 f'prompt {index}: message {turn} must be {{"role": text, "content": text}}, not {message!r}'
             )
-        _check_characters(index, message["content"])
+        check_characters(f"prompt {index}", message["content"])
     if prompt[-1]["role"] == "assistant" and chat.add_generation_prompt:
         raise UsageError(
             f"prompt {index} ends with an assistant message, but the assistant's answer is what is sampled; "
@@ -224,12 +225,6 @@ def _check(index: int, prompt: Any, tokenizer: Any, chat: Chat) -> None:
         )
 
 
-def _check_characters(index: int, text: str) -> None:
-    """Half of a surrogate pair, as "\\ud83d" alone in JSON, is no character, and no tokenizer takes it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(
-            f"prompt {index} has half a character ({text[error.start]!r}) at position {error.start}; "
-            "mend the data, or leave that prompt out"
-        ) from None
+def check_characters(what: str, text: str) -> None:
+    if half := half_character(text):
+        raise UsageError(f"{what} has {half}; mend the data, or leave it out")

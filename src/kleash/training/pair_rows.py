@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kleash.records import Prompt
+from kleash.text import half_character
 
 #: A text, or the one assistant's message that it is.
 Answer = str | list[dict[str, Any]]
@@ -46,9 +47,12 @@ def _answer(prompt: Any, answer: Any, name: str) -> tuple[Prompt, Answer]:
     """The prompt as it is asked, and the answer without the prompt where it was repeated in it."""
     if not isinstance(prompt, str | list) or not prompt or (isinstance(prompt, str) and not prompt.strip()):
         raise BadRowError("the prompt is empty, or neither text nor a list of messages")
+    if isinstance(prompt, str):
+        _check_characters(prompt, "the prompt")
     if isinstance(answer, str):
         if not answer.strip():
             raise BadRowError(f"{name} is empty")
+        _check_characters(answer, name)
         return prompt, answer
     messages = _messages(answer, name)
     asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else _messages(prompt, "prompt")
@@ -80,7 +84,13 @@ def _messages(value: Any, name: str) -> list[dict[str, Any]]:
     for message in value:
         if not (isinstance(message, dict) and all(isinstance(message.get(k), str) for k in ("role", "content"))):
             raise BadRowError(f'{name}: a message must be {{"role": text, "content": text}}')
+        _check_characters(message["content"], name)
     return value
+
+
+def _check_characters(text: str, name: str) -> None:
+    if half := half_character(text):
+        raise BadRowError(f"{name} has {half}")
 
 
 def _check_answer(last: list[dict[str, Any]], name: str) -> None:
