@@ -43,7 +43,6 @@ PAIRS = Encoded(
     answers=[[[1, 3, EOS], [4, EOS]], [[0, 0, 1], [3, 1, EOS]], [[EOS], [1, 1, 1]]],
     ended=[[True, True], [False, True], [True, False]],
     pad_id=EOS,
-    cut=0,
     apart=0,
 )
 PROMPTS = [[a, b] for a in range(V) for b in range(V)]
@@ -509,6 +508,36 @@ def test_a_bad_row_is_named_with_its_file(tmp_path):
         build_dpo(config, held_out=bad)
     dropped = replace(config, data=replace(config.data, bad_rows="drop"))
     assert any("1 of 7 rows were left out" in line for line in build_dpo(dropped, held_out=bad).described)
+
+
+def test_sides_that_a_cut_makes_one_are_refused_or_left_out(tmp_path):
+    """One pair's answers part at their third token, and two are left of each. Left out, it was never there."""
+    config = settings(tmp_path, data__max_tokens=3, data__held_out=None, kl__cache=True)
+    good = [{"prompt": f"t{5 + i}", "chosen": " t6", "rejected": " t7"} for i in range(4)]
+    good.append({"prompt": "t5", "chosen": " t6 t7 t8", "rejected": " t9"})
+    made = [*good[:2], {"prompt": "t5", "chosen": " t6 t7 t8", "rejected": " t6 t7 t9"}, *good[2:]]
+    with pytest.raises(
+        UsageError, match=r"data\.pairs: pair 2: chosen and rejected are the same tokens, once .* cut at"
+    ):
+        build_dpo(config, pairs=made)
+    config = replace(config, data=replace(config.data, bad_rows="drop"))
+    dropped, without = build_dpo(config, pairs=made), build_dpo(config, pairs=good)
+    assert any("1 more pairs were left out" in line for line in dropped.described)
+    assert dropped.fingerprints == without.fingerprints
+    left, never = dropped.objective, without.objective
+    assert isinstance(left, Preferring) and isinstance(never, Preferring)
+    assert (left.pairs, left.watched.pairs, left.words.ids) == (never.pairs, never.watched.pairs, never.words.ids)
+    assert left.cache is not None and never.cache is not None and left.cache.key == never.cache.key
+
+
+def test_judged_texts_that_a_cut_makes_one_keep_their_labels(tmp_path):
+    """As judged texts the sides stand alone: the same words wanted and unwanted are noise, and not refused."""
+    config = settings(tmp_path, loss=KTO(), data__max_tokens=3, data__held_out=None)
+    made = [{"prompt": "t5", "chosen": " t6 t7 t8", "rejected": " t6 t7 t9"}] * 4
+    objective = build_dpo(config, pairs=made).objective
+    assert isinstance(objective, Preferring) and objective.labels is not None
+    assert objective.labels.tolist() == [True, False] * 4
+    assert len(objective.pairs) == 8
 
 
 def test_the_law_is_pi_where_there_is_a_target(tmp_path):

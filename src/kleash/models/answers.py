@@ -37,15 +37,14 @@ Answer = str | list[dict[str, Any]]
 class Encoded:
     """Token ids of prompts and of each prompt's answers; every prompt has as many.
 
-    ended[i][g]: the answer ends with an end token; it does unless it was cut. cut: answers that were. apart: answers
-    tokenised by themselves, for the tokens of prompt and answer together do not begin with the prompt's.
+    ended[i][g]: the answer ends with an end token; it does unless it was cut. apart: answers tokenised by themselves,
+    for the tokens of prompt and answer together do not begin with the prompt's.
     """
 
     prompts: list[list[int]]
     answers: list[list[list[int]]]
     ended: list[list[bool]]
     pad_id: int
-    cut: int
     apart: int
 
     def __len__(self) -> int:
@@ -54,6 +53,11 @@ class Encoded:
     @property
     def group_size(self) -> int:
         return len(self.answers[0])
+
+    @property
+    def cut(self) -> int:
+        """Answers that were cut."""
+        return sum(ended.count(False) for ended in self.ended)
 
     @property
     def digest(self) -> str:
@@ -65,7 +69,7 @@ class Encoded:
         return whole.hexdigest()
 
     def only(self, index: Sequence[int]) -> "Encoded":
-        """These prompts alone, with the same counts."""
+        """These prompts alone, with the same count of those tokenised apart."""
         prompts, answers, ended = ([side[i] for i in index] for side in (self.prompts, self.answers, self.ended))
         return replace(self, prompts=prompts, answers=answers, ended=ended)  # pyright: ignore[reportArgumentType]
 
@@ -139,7 +143,6 @@ def encode_answers(
         answers=[kept[i : i + size] for i in range(0, len(kept), size)],
         ended=[ended[i : i + size] for i in range(0, len(ended), size)],
         pad_id=ends.pad_id,
-        cut=ended.count(False),
         apart=apart,
     )
 

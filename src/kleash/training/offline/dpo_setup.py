@@ -23,7 +23,7 @@ from kleash.training.offline.dpo_config import DPOConfig, resolved_dpo
 from kleash.training.offline.job import OfflineJob
 from kleash.training.offline.own_words import OwnWords
 from kleash.training.offline.reference_cache import ReferenceCache
-from kleash.training.pair_files import Judged, Pairs, as_judged, as_pairs
+from kleash.training.pair_files import BadRows, Judged, Pairs, as_judged, as_pairs
 from kleash.training.planning import planned
 from kleash.training.prompt_files import read_rows
 
@@ -141,10 +141,29 @@ def _read(what: str, source: str | None, given: Sequence[Any] | None, config: DP
             rows=loaded.policy.rows,
             max_tokens=data.max_tokens,
         )
+        kept, dropped = _different(found, rows, data.bad_rows)
     except UsageError as error:
         raise UsageError(f"{what}: {error}") from None
     labels = torch.tensor(found.labels) if isinstance(found, Judged) else None
-    return Read(asked, rows, labels, _said(found, rows), digest(Prompts(asked, {"answers": list(found.answers)})))
+    asked, answers, rows = [asked[i] for i in kept], [found.answers[i] for i in kept], rows.only(kept)
+    return Read(asked, rows, labels, (*_said(found, rows), *dropped), digest(Prompts(asked, {"answers": answers})))
+
+
+def _different(found: Pairs | Judged, rows: Encoded, bad_rows: BadRows) -> tuple[list[int], list[str]]:
+    """The rows whose sides are different tokens, and a word on the others: a cut can make two sides one."""
+    same = [i for i, sides in enumerate(rows.answers) if len(sides) == 2 and sides[0] == sides[1]]
+    if not same:
+        return list(range(len(rows))), []
+    cut = not all(rows.ended[same[0]])
+    first = f"pair {found.rows[same[0]]}: chosen and rejected are the same tokens"
+    first += ", once they are cut at data.max_tokens" if cut else ""
+    if bad_rows == "refuse" or len(same) == len(rows):
+        raise UsageError(
+            f"{first} ({len(same)} of {len(rows)} pairs); {'raise data.max_tokens, or ' if cut else ''}mend the data"
+            + ("" if bad_rows == "drop" else ', or set data.bad_rows = "drop" to leave such pairs out')
+        )
+    kept = [i for i in range(len(rows)) if i not in set(same)]
+    return kept, [f"{len(same)} more pairs were left out, the first of them {first}"]
 
 
 def _said(found: Pairs | Judged, rows: Encoded) -> tuple[str, ...]:
