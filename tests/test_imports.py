@@ -10,7 +10,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 
-BASE = {"errors", "intervals", "records", "text"}
+BASE = {"errors", "intervals", "records", "text", "whole"}
 TENSORS = BASE | {"tensors", "masked"}
 LIBRARY = TENSORS | {"kl", "rl", "beta", "algorithms", "models", "rewards", "runlog", "report", "assets"}
 
@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "text": set(),
     "intervals": set(),
+    "whole": set(),
     "records": {"errors"},
     "tensors": BASE,
     "masked": BASE | {"tensors"},
@@ -69,6 +70,7 @@ LIGHT = {
     "errors",
     "intervals",
     "text",
+    "whole",
     "records",
     "beta",
     "runlog",

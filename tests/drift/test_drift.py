@@ -4,12 +4,11 @@ import json
 import shutil
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.drift.stub import Stub, serving
 from tests.report.seen import fetches_nothing
-from tests.test_cli import FAILED, WRONG, Found, run, sentence
+from tests.test_cli import FAILED, WRONG, sentence
 
 import kleash
 from kleash.cli import auditing
@@ -21,35 +20,6 @@ TINY = "kleash:tiny"
 #: 25 texts and more, for an interval; a few, where none is looked at.
 FEW = ("--tokens", "3200", "--samples", "0", "--no-tasks")
 LESS = ("--tokens", "300", "--samples", "0", "--no-tasks")
-
-
-@pytest.fixture
-def kleash_(capsys, monkeypatch, tmp_path):
-    """The command, with files in a directory of the test's and the base's states in another."""
-    monkeypatch.setenv("KLEASH_CACHE", str(tmp_path / "cache"))
-
-    def call(*arguments: object) -> Found:
-        return run(capsys, monkeypatch, "drift", *arguments, "--out", tmp_path / "out")
-
-    return call
-
-
-@pytest.fixture
-def moved(tmp_path_factory) -> Path:
-    """The embedded model with its last layer scaled: it is far off, and scores nothing."""
-    import torch
-
-    from kleash.models.catalog import resolve
-    from kleash.models.checkpoint_files import read_model
-
-    folder = tmp_path_factory.mktemp("moved") / "model"
-    model = read_model(resolve(TINY), torch.float32, False)
-    with torch.no_grad():
-        model.model.layers[-1].mlp.down_proj.weight *= 3
-    model.save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / name).write_bytes((resolve(TINY) / name).read_bytes())
-    return folder
 
 
 # ── what is asked ───────────────────────────────────────────────────────────────────────────────────────────

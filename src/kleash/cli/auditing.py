@@ -19,6 +19,7 @@ from kleash.drift.standings import Ranking
 from kleash.errors import RunError
 from kleash.report.drift import ranking, terminal, words
 from kleash.report.drift.show import Shown
+from kleash.whole import write_whole
 
 STOPPED = 130
 Given = list[str] | None
@@ -36,6 +37,7 @@ def run(question: Question, tuned: Sequence[str], *, out: Path, curve: bool, as_
     question = replace(question, base=several.chosen(question.base))
     names = [several.chosen(name) for name in tuned]
     places = [out] if len(names) == 1 else [out / folder for folder in several.folders(names)]
+    check_places(out, places, curve=curve)
     audits: list[Audit] = []
     hint = along(question, tuned[0], out, console) if curve else None
     for name, place in zip(names, places, strict=True):
@@ -63,6 +65,14 @@ def run(question: Question, tuned: Sequence[str], *, out: Path, curve: bool, as_
         raise typer.Exit(1)
 
 
+def check_places(out: Path, places: Sequence[Path], *, curve: bool) -> None:
+    """That all can be written before minutes are spent on measuring it."""
+    for place in places:
+        files.check_place(place)
+    tables = [name for name, asked in (("ranking", len(places) > 1), ("curve", curve)) if asked]
+    files.check_place(out, [name + ending for name in tables for ending in (".html", ".json")])
+
+
 def audited(question: Question) -> Audit:
     """One audit, with its progress on standard error."""
     with Shown(Console(stderr=True)) as show, redirect_stdout(sys.stderr):  # what a score prints is no answer
@@ -85,8 +95,7 @@ def told(found: Ranking, place: Path, console: Console, as_json: bool) -> None:
     """Writes a ranking as page and JSON, and prints its table."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        written = place.with_suffix(".json")
-        written.write_text(json.dumps(asdict(found)) + "\n", encoding="utf-8")
+        written = write_whole(place.with_suffix(".json"), json.dumps(asdict(found)) + "\n")
     except OSError as error:
         raise RunError(f"cannot write to {place.parent}: {error.strerror or error}") from error
     wrote = [ranking.write_ranking(found, place.with_suffix(".html")), written]

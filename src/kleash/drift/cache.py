@@ -6,7 +6,9 @@ They are kept as the model computed them, bit by bit: what is read back gives th
 
 import hashlib
 import json
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from kleash.models.smollm2 import cache_root
+from kleash.whole import DRAFT, whole
 
 #: What of a fingerprint decides hidden states.
 _STATES = ("weights", "adapter", "dtype")
 #: Bytes on disk of all cached states together; the oldest go first.
 MOST_BYTES = 20 << 30
+#: Seconds after which a draft is left over: one is written in less than a minute.
+ABANDONED = 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,20 +64,34 @@ class StateCache:
 
     def write(self, file: Path, hidden: Tensor) -> None:
         """Keeps states; where the disk takes none, they are computed again the next time."""
-        draft = file.with_suffix(".part")
-        try:
+        with suppress(OSError, SafetensorError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            save_file({"hidden": hidden.detach().cpu().contiguous()}, draft)
-            draft.replace(file)  # a killed process leaves no half file under the name
-        except (OSError, SafetensorError):
-            draft.unlink(missing_ok=True)
+            with whole(file) as draft:  # a killed process leaves no half file under the name
+                save_file({"hidden": hidden.detach().cpu().contiguous()}, draft)
         self.prune()
 
     def prune(self) -> None:
-        """Takes the longest unused files away until the rest fit."""
-        found = sorted(self.root.glob("*/*.safetensors"), key=lambda path: path.stat().st_mtime, reverse=True)
+        """Takes the longest unused files away until the rest fit, and drafts that nobody is writing any more."""
+        found = [(*used, path) for path in self.root.glob("*/*.safetensors") if (used := _used(path))]
         total = 0
-        for path in found:
-            total += path.stat().st_size
+        for _, size, path in sorted(found, reverse=True):
+            total += size
             if total > self.most_bytes:
-                path.unlink(missing_ok=True)
+                _take_away(path)
+        for path in self.root.glob(f"*/*{DRAFT}"):
+            if (used := _used(path)) and used[0] < time.time() - ABANDONED:
+                _take_away(path)
+
+
+def _take_away(path: Path) -> None:
+    with suppress(OSError):  # a cache that may only be read is one too
+        path.unlink()
+
+
+def _used(path: Path) -> tuple[float, int] | None:
+    """When it was last used, and its size; None if another audit has taken it away meanwhile."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime, found.st_size

@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from kleash.drift import api, several
+from kleash.drift import api, files, several
 from kleash.drift.question import Effort, Gates, Question, tasks
 from kleash.drift.result import Drift
 from kleash.errors import UsageError
@@ -62,6 +62,8 @@ def audit(
         command=_command(base, tuned, effort),
         **given,
     )
+    if out is not None:
+        files.check_place(Path(out))
     found = Drift(api.audit(question))
     if out is not None:
         found.save(out)

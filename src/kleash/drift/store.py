@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kleash.drift.records import AUDIT_SCHEMA, Audit
 from kleash.errors import RunError, UsageError
+from kleash.whole import write_whole
 
 
 def to_json(audit: Audit) -> str:
@@ -30,9 +31,7 @@ def write(audit: Audit, path: str | Path) -> Path:
     path = Path(path)
     text = to_json(audit)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text(text + "\n", encoding="utf-8")
-    return part.replace(path)
+    return write_whole(path, text + "\n")
 
 
 def from_json(text: str, where: str) -> Audit:

@@ -17,6 +17,7 @@ from kleash import __version__
 from kleash.errors import RunError
 from kleash.report import forest
 from kleash.report.charts import hover, svg
+from kleash.whole import write_whole
 
 
 @cache
@@ -63,10 +64,7 @@ def write(path: Path, template: str, **data: Any) -> Path:
         RunError: the file cannot be written.
     """
     text = render(template, **data)
-    draft = path.with_name(path.name + ".part")
     try:
-        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
-        draft.replace(path)
+        return write_whole(path, text, errors="backslashreplace")
     except OSError as error:
         raise RunError(f"cannot write the page {path}: {error.strerror or error}") from error
-    return path
