@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 
+#: Misdeeds whose answers are these very bytes, of which one says that it is longer.
+RAW = {"garbage": b"<html>oh no</html>", "half": b'{"choices": [{"prompt_logp', "list": b"[1, 2]", "null": b"null"}
+
 
 @dataclass
 class Stub:
@@ -19,6 +22,7 @@ class Stub:
     misdeed: str = ""
     names: tuple[str, ...] = ("m",)
     failures: int = 0
+    status: int = 503
     seen: list[dict[str, Any]] = field(default_factory=list)
     headers: list[Any] = field(default_factory=list)
     url: str = ""
@@ -52,10 +56,17 @@ class Stub:
                 given = {i: v + 1.0 for i, v in given.items()}
             rank = {i: 1 + int((row > row[i]).sum()) for i in given}
             found.append({str(i): {"logprob": v, "rank": rank[i], "decoded_token": f"t{i}"} for i, v in given.items()})
+        last: Any = found[-1]
+        if self.misdeed == "other form":
+            found[-1] = [-0.5]
+        if self.misdeed == "no numbers":
+            found[-1] = {key: {"logprob": "low"} for key in last}
+        if self.misdeed == "nan":
+            found[-1] = {key: {"logprob": None} for key in last}
         if self.misdeed == "other tokens":
             return found[:-1]
         if self.misdeed == "own token missing":
-            found[-1].pop(str(ids[-1]))
+            last.pop(str(ids[-1]))
         return found
 
     def drawn(self, ids: list[int], body: dict[str, Any]) -> list[int]:
@@ -89,7 +100,13 @@ def serving(stub: Stub) -> Iterator[Stub]:
             stub.seen.append(body)
             if stub.failures:
                 stub.failures -= 1
-                self.answer(503, {"error": "loading"})
+                self.answer(stub.status, {"error": "loading"})
+            elif stub.misdeed in RAW:
+                self.send_response(200)
+                self.send_header("Content-Length", "400" if stub.misdeed == "half" else str(len(RAW[stub.misdeed])))
+                self.end_headers()
+                self.wfile.write(RAW[stub.misdeed])
+                self.close_connection = True
             elif stub.misdeed == "refuses":
                 self.answer(400, {"error": {"message": "Cannot request more than 5 logprobs"}})
             else:

@@ -120,11 +120,38 @@ def test_a_server_draws_from_the_whole_distribution(pair: Pair, both: tuple[Stub
         ("own token missing", "it has other tokens"),
         ("refuses", "HTTP 400: .*Cannot request more than 5 logprobs"),
         ("echo only", "a sampled estimate can be had"),
+        ("garbage", "its answer is not JSON"),
+        ("half", "could not be asked"),
+        ("list", "which is no JSON object"),
+        ("null", "which is no JSON object"),
+        ("other form", "prompt_logprobs of another form than vLLM's"),
+        ("no numbers", "prompt_logprobs of another form than vLLM's"),
     ],
 )
 def test_what_no_bound_can_be_had_from_is_refused(pair: Pair, misdeed: str, said: str) -> None:
     with serving(Stub(pair.tuned.opened.policy.causal, misdeed)) as stub, pytest.raises(RunError, match=said):
         measure_served(pair.base, connect(stub.url), random_documents(), top=8)
+
+
+def test_a_log_prob_that_is_none_is_counted_and_not_taken_for_no_drift(pair: Pair) -> None:
+    """NaN is null where JSON has no word for it."""
+    rows = random_documents()
+    with serving(Stub(pair.tuned.opened.policy.causal, "nan")) as stub:
+        found = measure_served(pair.base, connect(stub.url), rows, top=8)
+    ends = np.cumsum([len(row.ids) for row in rows]) - 1
+    assert found.forward is not None and found.reverse is not None
+    assert np.flatnonzero(np.isnan(found.forward)).tolist() == np.flatnonzero(np.isnan(found.reverse)).tolist()
+    assert np.flatnonzero(np.isnan(found.forward)).tolist() == ends.tolist()
+    assert found.non_finite == len(rows)
+
+
+def test_a_server_that_has_too_much_to_do_is_asked_again_and_then_given_up(pair: Pair) -> None:
+    rows = random_documents(1)
+    with serving(Stub(build.model(), failures=served.TRIES - 1, status=429)) as stub:
+        assert len(measure_served(pair.base, connect(stub.url), rows, top=8).documents) == 1
+        stub.failures = 100
+        with pytest.raises(RunError, match="HTTP 429"):
+            measure_served(pair.base, connect(stub.url), rows, top=8)
 
 
 def test_samples_without_their_tokens_are_refused(pair: Pair) -> None:

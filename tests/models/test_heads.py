@@ -1,5 +1,6 @@
 """The head recipe is read from the config and proved against the model's own logits."""
 
+import math
 from typing import Any
 
 import pytest
@@ -37,6 +38,15 @@ def test_a_head_that_does_something_unknown_is_found() -> None:
     model = build.model("llama")
     model.lm_head.register_forward_hook(lambda _module, _args, logits: logits + 0.01 * logits.square())
     with pytest.raises(RunError, match="does something that kleash does not know"):
+        probe_head(model, recipe_from(model.config, build.VOCAB))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_broken_weights_are_not_taken_for_an_unknown_head(bad: float) -> None:
+    model = build.model("llama")
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight.fill_(bad)
+    with pytest.raises(RunError, match=r"NaN or infinite logits.*its weights are broken"):
         probe_head(model, recipe_from(model.config, build.VOCAB))
 
 

@@ -7,7 +7,8 @@ the prompt's own; `echo` with `logprobs` (llama-cpp-python, others) the prompt's
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -67,16 +68,28 @@ class Served:
         given = choice.get("prompt_logprobs")
         if given is None:
             choice = self._choice(asked | {"echo": True, "logprobs": 1})
-            return self._echoed(ids, choice.get("logprobs") or {})
-        if len(given) != len(ids):
-            raise RunError(f"{self.url} scored {len(given)} tokens of a prompt of {len(ids)}: it has other tokens")
-        found = []
-        for token, entries in zip(ids[1:], given[1:], strict=True):
-            known = {int(i): _logprob(entry["logprob"]) for i, entry in entries.items()}
-            if token not in known:
-                raise RunError(f"{self.url} gives no log-prob of the prompt's own token {token}: it has other tokens")
-            found.append(Position(token, known, entries[str(token)].get("rank")))
-        return found
+            with self._read("logprobs"):
+                return self._echoed(ids, choice.get("logprobs") or {})
+        with self._read("prompt_logprobs"):
+            if len(given) != len(ids):
+                raise RunError(f"{self.url} scored {len(given)} tokens of a prompt of {len(ids)}: it has other tokens")
+            return [self._position(token, entries) for token, entries in zip(ids[1:], given[1:], strict=True)]
+
+    def _position(self, token: int, entries: dict[str, Any]) -> Position:
+        known = {int(i): _logprob(entry["logprob"]) for i, entry in entries.items()}
+        if token not in known:
+            raise RunError(f"{self.url} gives no log-prob of the prompt's own token {token}: it has other tokens")
+        return Position(token, known, entries[str(token)].get("rank"))
+
+    @contextmanager
+    def _read(self, name: str) -> Iterator[None]:
+        """While a field of an answer is read: of whatever form it is, what is wrong with it is a sentence."""
+        try:
+            yield
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise RunError(
+                f"the server at {self.url} gives {name} of another form than vLLM's: {error!r:.80}"
+            ) from error
 
     def _echoed(self, ids: Sequence[int], logprobs: dict[str, Any]) -> list[Position]:
         """The prompt's own log-probs, of a server that repeats the prompt."""
@@ -107,7 +120,8 @@ class Served:
                 f"the server at {self.url} does not say which tokens it drew (return_token_ids, vLLM's, gives them); "
                 "its text alone could be tokenised in another way than it was drawn, and its log-probs would be wrong"
             )
-        return [int(i) for i in drawn], choice.get("finish_reason") == "stop"
+        with self._read("token_ids"):
+            return [int(i) for i in drawn], choice.get("finish_reason") == "stop"
 
     def _choice(self, body: dict[str, Any]) -> dict[str, Any]:
         found = _asked(self.client, f"{self.url}/completions", body | {"model": self.model})
@@ -178,10 +192,16 @@ def _asked(client: httpx2.Client, url: str, body: dict[str, Any] | None = None) 
         try:
             answer = client.get(url) if body is None else client.post(url, json=body)
             if answer.status_code < 400:
-                return dict(answer.json())
+                found = answer.json()
+                if isinstance(found, dict):
+                    return found
+                said = f"it answered {answer.text.strip()[:80]}, which is no JSON object"
+                continue
             said = f"HTTP {answer.status_code}: {answer.text.strip()[:200]}"
             if answer.status_code not in _AGAIN:
                 break
-        except (httpx2.HTTPError, ValueError) as error:
+        except httpx2.HTTPError as error:
             said = str(error).strip() or type(error).__name__
+        except ValueError as error:
+            said = f"its answer is not JSON ({error})"
     raise RunError(f"the server at {url} could not be asked: {said}")

@@ -88,6 +88,12 @@ def apply(hidden: Float[Tensor, "*s H"], head: Head) -> Float[Tensor, "*s V"]:
     return logits if head.softcap is None else head.softcap * torch.tanh(logits / head.softcap)
 
 
+def _where(model: Any) -> str:
+    """Which of several models it is, where that is known."""
+    path = getattr(model.config, "_name_or_path", "")
+    return f" ({path})" if path else ""
+
+
 @torch.no_grad()
 def probe_head(model: Any, recipe: Recipe) -> None:
     """Compares recipe(last hidden state) with the model's own logits on 16 tokens spread over the vocabulary.
@@ -104,6 +110,8 @@ def probe_head(model: Any, recipe: Recipe) -> None:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RunError(f"{type(model).__name__} cannot run a row of 16 tokens: {reason}") from error
     ours = apply(hidden.to(head.weight.dtype), head).float()
+    if not bool(ours.isfinite().all()) and not bool(theirs.isfinite().all()):
+        raise RunError(f"{type(model).__name__} gives NaN or infinite logits{_where(model)}: its weights are broken")
     error = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1.0))
     if not error <= _ROUNDING[head.weight.dtype]:
         raise RunError(

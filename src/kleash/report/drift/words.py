@@ -56,6 +56,8 @@ def nats(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return UNMEASURED
     size = abs(value)
+    if size >= 1e6:
+        return f"{value:.3g}"
     if size >= 10:
         return f"{value:.1f}"
     if size >= 1:
@@ -128,7 +130,8 @@ def amount(of: Distribution) -> str:
 
 def measured_on(audit: Audit) -> str:
     """ "exact KL, 41,208 tokens, set builtin-1 #c07e1f2a"."""
-    kinds = list(dict.fromkeys(KINDS[each.kind] for each in audit.distributions)) or ["no KL was measured"]
+    with_kl = [each for each in audit.distributions if each.tokens is not None]
+    kinds = list(dict.fromkeys(KINDS[each.kind] for each in with_kl)) or ["no KL was measured"]
     tokens = sum(each.tokens or 0 for each in audit.distributions)
     set_name = "" if audit.set_id is None else f", set {audit.set_id} #{(audit.set_hash or '')[:8]}"
     return f"{' and '.join(kinds)}, {tokens:,} tokens{set_name}"
