@@ -254,6 +254,22 @@ def test_what_is_said_of_a_negative_row_is_that_row() -> None:
     assert found.alarm_step == 100 and found.numbers["nats/token"] == -0.05
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.filterwarnings("error")
+def test_a_kl_that_ceases_to_be_a_number_is_not_healthy(bad: float) -> None:
+    seen = examine(run(kl_ref=np.where(LATE, bad, USUAL["kl_ref"])))
+    assert "not finite" in {f.rule for f in seen.findings if f.severity == "warning"}
+    assert (seen.verdict, seen.since) == ("findings", int(np.flatnonzero(LATE)[0]))
+
+
+def test_an_infinite_spike_is_dated_where_it_is() -> None:
+    kl = np.array(USUAL["kl_ref"])
+    kl[70] = np.inf
+    (spike,) = [f for f in examine(run(kl_ref=kl)).findings if f.rule == "kl spike"]
+    assert spike.alarm_step == 70
+    assert spike.since in (69, 70)  # a line that turns at 69 and a jump at 70 fit alike
+
+
 def test_notes_are_no_signs() -> None:
     """What makes GAMING THE REWARD must itself be worth a warning."""
     for name in SIGNS:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from kleash.monitor.rule import Rule
 from kleash.monitor.rules import RULES, SIGNS
 from kleash.monitor.rules.reward import risen
@@ -59,7 +61,8 @@ def examine(
     evaluated: list[str] = []
     if view.rows:
         for rule in rules:
-            said = rule.scan(view)
+            with np.errstate(over="ignore", invalid="ignore"):  # a log may hold infinite numbers
+                said = rule.scan(view)
             if isinstance(said, NotEvaluated):
                 missing.append(said)
             else:

@@ -159,7 +159,8 @@ class Spike:
                 "do": [] if real else ["nothing; an exact KL or a clamp with a counter would not show it"],
             }
 
-        return findings(view, spike, hold=1, since=x, say=say)
+        dated = np.minimum(x, 1e4)  # what is infinite is dated as a number, small enough that its square is exact
+        return findings(view, spike, hold=1, since=dated, say=say)
 
     def _also(self, view: View, row: int) -> list[str]:
         """Which of reward, entropy and length left their usual range in the same row."""
@@ -189,7 +190,7 @@ class UpWhileFlat:
     def scan(self, view: View) -> Scanned:
         reward = view.column("reward")
         if view.kl is None or reward is None:
-            return needs(self, _NO_KL + " and the reward")
+            return needs(self, _NO_KL + " per token, and the reward")
         if view.rows < self.window:
             return needs(self, f"at least {self.window} rows")
         kl, gain = causal.rise(view.kl, self.window), causal.rise(reward, self.window)

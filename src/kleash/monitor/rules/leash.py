@@ -23,7 +23,7 @@ class TooTight:
     def scan(self, view: View) -> Scanned:
         reward = view.column("reward")
         if view.kl is None or reward is None:
-            return needs(self, "the KL of policy and reference, and the reward")
+            return needs(self, "the KL of policy and reference per token, and the reward")
         if view.rows < self.window + self.hold:
             return needs(self, f"at least {self.window + self.hold} rows")
         still = causal.mean(np.abs(view.kl), 5) < self.floor
@@ -194,7 +194,7 @@ class ReferenceMoved:
 
     def scan(self, view: View) -> Scanned:
         if view.kl is None:
-            return needs(self, "the KL of policy and reference")
+            return needs(self, "the KL of policy and reference per token, or lengths")
         kl = view.kl
         level = causal.before(causal.mean(kl, 5), 1)
         condition = (level > self.from_level) & (np.abs(kl) < self.to_share * level)

@@ -9,7 +9,7 @@ from kleash.monitor.rule import Scanned, findings, needs, shown
 from kleash.monitor.view import View
 from kleash.runlog.findings import Finding
 
-_NO_KL = "the KL of policy and reference"
+_PER_TOKEN = "the KL of policy and reference per token, or lengths"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Negative:
 
     def scan(self, view: View) -> Scanned:
         if view.kl is None:
-            return needs(self, _NO_KL)
+            return needs(self, _PER_TOKEN)
         x, tag = view.kl, view.log.kl.get("kl_ref")
         level = causal.mean(x, self.window)
         error = causal.spread(x, self.window) / np.sqrt(self.window)
@@ -58,7 +58,7 @@ class AtStart:
 
     def scan(self, view: View) -> Scanned:
         if view.kl is None:
-            return needs(self, _NO_KL)
+            return needs(self, _PER_TOKEN)
         if view.log.step[0] > 1 or view.log.smoothing > 1 or not np.isfinite(view.kl[0]):
             return needs(self, "the first step by itself")
         if abs(view.kl[0]) <= self.level:

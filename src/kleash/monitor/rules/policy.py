@@ -102,21 +102,25 @@ class Gradients:
 
 @dataclass(frozen=True, slots=True)
 class NotFinite:
-    """A loss, gradient or reward that was a number and is none any more, to the end of the log."""
+    """A loss, gradient, reward or KL that was a number and is none any more, to the end of the log.
+
+    A KL may also have ceased to be measured, while the run is well: it is a warning.
+    """
 
     name: str = "not finite"
     hold: int = 3
 
     def scan(self, view: View) -> Scanned:
         columns = {n: view.log.columns[n] for n in ("loss", "grad_norm", "reward") if view.column(n) is not None}
-        if not columns:
-            return needs(self, "loss, gradient norm or reward")
+        kl = next((n for n in ("kl_ref", "kl_ref_sequence") if view.column(n) is not None), None)
+        if not columns and kl is None:
+            return needs(self, "loss, gradient norm, reward or KL")
         others = np.zeros(view.rows, dtype=bool)
         for name, x in view.log.columns.items():
-            if name not in columns and not name.startswith("held_out/"):
+            if name not in (*columns, "kl_ref", "kl_ref_sequence") and not name.startswith("held_out/"):
                 others |= np.isfinite(x)
         told = []
-        for name, x in columns.items():
+        for name, x in (columns if kl is None else columns | {kl: view.log.columns[kl]}).items():
             number = np.isfinite(x)
             # A row without it counts where the last ten rows before had it and the row itself holds other numbers.
             usual = causal.before(causal.mean(number.astype(float), 10), self.hold) > 0.9
@@ -124,6 +128,18 @@ class NotFinite:
             condition = causal.held(broken, self.hold) & usual
 
             def say(row: int, name: str = name) -> dict[str, object]:
+                if name == kl:
+                    return {
+                        "rule": self.name,
+                        "severity": "warning",
+                        "headline": "the KL is no number any more",
+                        "what": "the KL is NaN, infinite or no longer logged: from here on nothing says how far the "
+                        "policy has moved",
+                        "sure": "sure",
+                        "do": [
+                            "look at the samples for a token of probability 0, or measure the KL on the checkpoints"
+                        ],
+                    }
                 return {
                     "rule": self.name,
                     "severity": "alarm",
