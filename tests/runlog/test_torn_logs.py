@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import os
+import shutil
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -233,3 +234,25 @@ def test_samples_without_completions_are_no_empty_answers(tmp_path: Path, column
     said = examine(log)
     assert said.verdict == "healthy"
     assert {"degenerate", "one answer"} <= {one.rule for one in said.not_evaluated}
+
+
+def test_the_note_names_the_run_that_was_read(tmp_path: Path) -> None:
+    """A newer W&B file that cannot be read is not said to be the one; event files beside it are not spoken of."""
+    shutil.copytree(FIXTURES / "wandb", tmp_path / "wandb")
+    shutil.copytree(FIXTURES / "tensorboard", tmp_path / "tensorboard")
+    (tmp_path / "run-cut.wandb").write_bytes(b"")
+    (note,) = [note for note in read_log(tmp_path).notes if "here" in note]
+    assert note.startswith("offline-run-") and note.endswith("of 3 runs here: newer ones cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("m.csv", "step,reward\n1\n2\n", "no row that can be read: 2 lines of m.csv are no rows"),
+        ("m.jsonl", '{"step": "1", "reward": "0.5"}\n', "steps and no number at any of them"),
+    ],
+)
+def test_rows_without_a_number_are_not_called_none_yet(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RunError, match=said):
+        read_log(tmp_path / name)

@@ -30,6 +30,7 @@ VOCABULARIES: tuple[Vocabulary, ...] = (
     others.MS_SWIFT,
     *trl.by_arguments(None),
     others.OPENRLHF,
+    mapped.ROLLOUTS,
     mapped.PLAIN,
 )
 
@@ -199,23 +200,26 @@ def _first_readable(path: Path, folder: Folder, chosen: mapped.Chosen | None) ->
     """The newest log that reads, logger's files before texts."""
     keep, step = (chosen.keys, chosen.step) if chosen else (None, None)
     tried: list[str] = []
-    ways: list[Callable[[], Raw]] = []
-    ways += [lambda files=files: wandb.read_wandb(files, keep, step) for files in folder.wandb]
-    ways += [lambda file=file: trackio.read_trackio(file, keep, step) for file in folder.databases]
+    ways: list[tuple[Callable[[], Raw], str]] = []  # with a note where others are passed over
+    for number, files in enumerate(folder.wandb):
+        note = _which(files[-1].parent.name, number, len(folder.wandb), "runs")
+        ways.append((lambda files=files: wandb.read_wandb(files, keep, step), note))
+    ways += [(lambda file=file: trackio.read_trackio(file, keep, step), "") for file in folder.databases]
     if folder.events:
-        ways.append(lambda: tensorboard.read_tensorboard(folder.events, keep))
+        note = _which(folder.events[0].parent.name, 0, folder.event_runs, "directories of event files")
+        ways.append((lambda: tensorboard.read_tensorboard(folder.events, keep), note))
     if folder.metrics:
-        ways.append(lambda: read_jsonl(parts_of_one_run(folder.metrics), keep, step))
-    ways += [lambda file=file: _file(file, chosen)[0] for file in folder.texts]
+        ways.append((lambda: read_jsonl(parts_of_one_run(folder.metrics), keep, step), ""))
+    ways += [(lambda file=file: _file(file, chosen)[0], "") for file in folder.texts]
     if folder.samples and chosen is None:
-        ways.append(lambda: read_scores(folder.samples))
-    for way in ways:
+        ways.append((lambda: read_scores(folder.samples), ""))
+    for way, note in ways:
         try:
             raw = way()
         except RunError as error:
             tried.append(str(error))
             continue
-        raw.notes += folder.notes
+        raw.notes += [note] if note else []
         return raw, None
     if tried:
         raise RunError(tried[0] if len(tried) == 1 else f"no log in {path} can be read; the first: {tried[0]}")
@@ -223,4 +227,15 @@ def _first_readable(path: Path, folder: Folder, chosen: mapped.Chosen | None) ->
     raise RunError(
         f"{path} has no training log that kleash knows: no trainer_state.json{early}, event file, .wandb, trackio "
         "database, JSONL, CSV or console log"
+    )
+
+
+def _which(name: str, number: int, count: int, what: str) -> str:
+    """Which of several was read, the newest being number 0; nothing where there is one."""
+    if count == 1:
+        return ""
+    return (
+        f"{name}, of {count} {what} here: newer ones cannot be read"
+        if number
+        else f"the newest of {count} {what} here: {name}"
     )

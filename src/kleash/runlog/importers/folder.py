@@ -19,7 +19,7 @@ class Folder:
     """Files by kind, the newest first. wandb: by run, whose files are in order, one more for each time that it was
     resumed; events: the event files of one run, in order; metrics: of prime-rl's parts.
 
-    notes: what was passed over.
+    event_runs: how many runs have event files.
     """
 
     wandb: list[list[Path]] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Folder:
     metrics: list[Path] = field(default_factory=list)
     texts: list[Path] = field(default_factory=list)
     samples: list[Path] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    event_runs: int = 0
 
 
 def searched(path: Path) -> Folder:
@@ -51,13 +51,10 @@ def searched(path: Path) -> Folder:
         files.sort(key=_age, reverse=True)
     folder.wandb = [sorted(files, key=_age) for files in offline.values()]
     folder.wandb.sort(key=lambda files: _age(files[-1]), reverse=True)
-    if len(folder.wandb) > 1:
-        folder.notes.append(f"the newest of {len(folder.wandb)} runs here: {folder.wandb[0][-1].parent.name}")
     runs = sorted(events.values(), key=lambda files: max(map(_age, files)), reverse=True)
     if runs:
         folder.events = sorted(runs[0])
-    if len(runs) > 1:
-        folder.notes.append(f"the newest of {len(runs)} directories of event files here: {runs[0][0].parent.name}")
+    folder.event_runs = len(runs)
     return folder
 
 

@@ -6,6 +6,7 @@ from typing import get_args
 
 from kleash.errors import UsageError
 from kleash.records import Estimator, Unit
+from kleash.runlog.importers.rollouts import ALONE
 from kleash.runlog.importers.vocabulary import KLSeries, Raw, Vocabulary, bare
 from kleash.runlog.series import COLUMNS, KLMeaning
 
@@ -32,6 +33,9 @@ PLAIN = Vocabulary(
     ),
     absent="the table has no `kl_ref`; if one of its columns is one, say so: --columns kl_ref=KEY:nats/token",
 )
+
+#: Rollouts without a log have no column that a map could name.
+ROLLOUTS = PLAIN.but(method="rollouts", signs=((ALONE,),), absent="rollouts hold none; the trainer's own log may")
 
 
 @dataclass(frozen=True, slots=True)

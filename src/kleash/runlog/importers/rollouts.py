@@ -15,6 +15,8 @@ from kleash.runlog.importers.trl_files import as_text
 from kleash.runlog.importers.vocabulary import Raw, Samples
 from kleash.runlog.series import SampleText
 
+#: The sign of a run of which only the rollouts are left.
+ALONE = "scores of rollouts alone"
 _FILE = re.compile(r"(?:train_data_step)?(\d{1,18})\.jsonl")
 _COMPLETIONS = "completions.jsonl"
 _STEP = re.compile(rb'\{"step": \["?(\d{1,18})"?[,\]]')
@@ -57,7 +59,15 @@ def read_scores(paths: Sequence[Path]) -> Raw:
     if not len(table.steps):
         raise RunError(f"{where} has samples without a score, and no log beside them")
     note = "no log of the trainer is here: reward and its spread are from the samples' scores"
-    return Raw(path=where, table=table, container="rollouts", notes=[note], sample_steps=steps, samples=samples)
+    return Raw(
+        path=where,
+        table=table,
+        container="rollouts",
+        marks={ALONE},
+        notes=[note],
+        sample_steps=steps,
+        samples=samples,
+    )
 
 
 def _from_files(files: dict[int, Path], wanted: tuple[int, ...] | None) -> list[SampleText]:

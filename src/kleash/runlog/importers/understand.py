@@ -19,7 +19,7 @@ def understand(raw: Raw, vocabularies: Sequence[Vocabulary]) -> TrainLog:
     """
     keys = {bare(key): key for key in raw.table.keys}
     if not keys:
-        raise RunError(f"{raw.path} has no step yet; there is nothing to judge")
+        raise RunError(f"{raw.path} {_why_nothing(raw)}; there is nothing to judge")
     found = next((vocabulary for vocabulary in vocabularies if vocabulary.fits({*keys, *raw.marks})), None)
     if found is None:
         some = ", ".join(sorted(raw.table.keys)[:8])
@@ -57,6 +57,13 @@ def understand(raw: Raw, vocabularies: Sequence[Vocabulary]) -> TrainLog:
         ended=raw.ended,
         notes=tuple(notes),
     )
+
+
+def _why_nothing(raw: Raw) -> str:
+    """Rows that could not be read are not the same as none yet."""
+    if len(raw.table.steps):
+        return "has steps and no number at any of them (a number in JSON has no quotes)"
+    return "has no row that can be read: " + "; ".join(raw.notes) if raw.notes else "has no step yet"
 
 
 def kl_values(series: KLSeries, keys: dict[str, str], raw: Raw, axis: NDArray[np.int64]) -> Column:
