@@ -171,6 +171,7 @@ def test_an_adapter_of_a_language_model_is_merged_first(tmp_path):
     build.tokenizer().save_pretrained(tmp_path / "merged")
     assert torch.equal(scores(ready(tmp_path / "sft")), scores(ready(tmp_path / "merged")))
     assert not torch.equal(scores(ready(tmp_path / "sft")), scores(ready(tmp_path / "lm")))
+    assert all(p.requires_grad for p in ready(tmp_path / "sft").scorer.parameters())
 
 
 # ── what cannot become one ──────────────────────────────────────────────────────────────────────────────

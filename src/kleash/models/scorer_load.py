@@ -120,7 +120,8 @@ def _model(
             quantise(causal, over.quantize, tokenizer, passed_by=adapters.passed_by(causal, None)).check(over)
             unpack(causal)
             causal.to(stored)
-        causal = adapters.load_adapter(causal, directory).merge_and_unload()
+        merged = adapters.load_adapter(causal, directory).merge_and_unload()
+        causal = merged.requires_grad_(True)  # peft had frozen it, and it is a whole model from here on
     else:
         causal = checkpoint_files.read_model(directory, stored, code)
     return _with_head(causal, seed), base, "fresh"
