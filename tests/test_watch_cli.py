@@ -85,12 +85,15 @@ def test_alerts_of_one_look(kleash_, bad: Path, tmp_path: Path) -> None:  # noqa
 def test_serve_says_its_address_and_ends_at_ctrl_c(good: Path) -> None:
     command = [sys.executable, "-m", "kleash.cli", "watch", str(good), "--serve", "--port", "0", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
-        assert served.stdout is not None
-        address = json.loads(served.stdout.readline())["page"]
-        with urllib.request.urlopen(address, timeout=10) as page:
-            assert "HEALTHY" in page.read().decode()
-        served.send_signal(signal.SIGINT)
-        assert served.wait(10) == STOPPED
+        try:
+            assert served.stdout is not None
+            address = json.loads(served.stdout.readline())["page"]
+            with urllib.request.urlopen(address, timeout=10) as page:
+                assert "HEALTHY" in page.read().decode()
+            served.send_signal(signal.SIGINT)
+            assert served.wait(10) == STOPPED
+        finally:
+            served.kill()  # or a failure would wait for it for ever
 
 
 def test_a_taken_port_and_a_wrong_one(kleash_, good: Path) -> None:  # noqa: F811
