@@ -20,7 +20,7 @@ LEDGER = 0.25
 HALF_LOGPROB = 0.05
 #: float64: an audit through a whole model against enumeration.
 AUDIT = 1e-9
-#: nats: fp32 audit of a scaled head against a float64 script from full logits.
+#: nats, of figures above 1 relative: fp32 audit of a scaled head against a float64 script from full logits.
 HEAD = 1e-6
 #: a ratio of two KLs of small steps against the square of theirs, relative: the next order is left out.
 QUADRATIC = 0.05

@@ -34,8 +34,8 @@ TURNS: dict[type, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         "careless": ({"loss__careless": 0.3}, {}),
     },
 }
-#: Those of the whole config: sections of their own, or turned in tests/training/test_reward.py.
-ELSEWHERE = {"out", "model", "data", "loss", "train", "members"}
+#: Those of the whole config: sections of their own, or turned in tests/training/test_reward.py and test_boards.py.
+ELSEWHERE = {"out", "model", "data", "loss", "train", "members", "log"}
 
 
 @pytest.mark.parametrize("section", TURNS, ids=lambda section: section.__name__)

@@ -183,7 +183,7 @@ def _at_hand(model: Model, document: Document, side: str, other: list[Position])
 def _bounds(p: Position, q: Position) -> tuple[float, float, float]:
     """Forward and reverse KL and Jensen–Shannon over the tokens known of both, all others being one outcome."""
     if any(math.isnan(logprob) for side in (p, q) for logprob in side.known.values()):
-        return (math.nan,) * 3  # sums would leave it out, and come out as if it were nothing
+        return math.nan, math.nan, math.nan  # sums would leave it out, and come out as if it were nothing
     both = sorted(p.known.keys() & q.known.keys(), key=lambda i: p.known[i], reverse=True)
     a, b = ([math.exp(side.known[i]) for i in both] for side in (p, q))
     tails = [1 - math.fsum(side) for side in (a, b)]
