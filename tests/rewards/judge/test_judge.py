@@ -47,6 +47,9 @@ def odd(question, judged, words):
 
 def refuses(question, judged, words):
     return None
+
+def breaks(question, judged, words):
+    return {"A": len(judged) / 0}
 '''
 
 
@@ -290,6 +293,11 @@ def test_not_one_verdict_is_an_error_that_says_why(judges):
 def test_a_function_that_gives_no_probabilities_is_refused(judges):
     with pytest.raises(RunError, match=r"gave \{'A': 3.0\}; a judge gives the probability"):
         reward(judges, "odd")(["p", "p"], ["a", "b"])
+
+
+def test_a_function_that_raises_is_named_with_its_line(judges):
+    with pytest.raises(RunError, match=r"breaks raised ZeroDivisionError: .*\.py:\d+: return \{\"A\": len"):
+        reward(judges, "breaks")(["p", "p"], ["a", "b"])
 
 
 def test_a_server_as_a_reward():

@@ -1,6 +1,7 @@
 """A judge that is a Python function of one's own, behind the same interface: "judge:./judge.py:strict"."""
 
 import math
+import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from kleash.errors import RunError, UsageError
 from kleash.rewards.judge.answers import Said
 from kleash.rewards.judge.questions import Question
 from kleash.rewards.load import find
+from kleash.rewards.where import where
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,15 @@ class Function:
     def ask(self, questions: Sequence[Question]) -> Generator[tuple[int, Said]]:
         for i, question in enumerate(questions):
             judged = [piece.text for piece in question.pieces if piece.judged]
-            found = self.fn(question.text, judged, list(question.words))
+            found = self._called(question, judged)
             yield i, Said(failure="the function gave None") if found is None else Said(shares=self._checked(found))
+
+    def _called(self, question: Question, judged: list[str]) -> Any:
+        try:
+            return self.fn(question.text, judged, list(question.words))
+        except Exception as error:
+            place = where(traceback.extract_tb(error.__traceback__))
+            raise RunError(f"judge {self.name} raised {type(error).__name__}: {error}{place}") from error
 
     def _checked(self, found: Any) -> dict[str, float]:
         try:
