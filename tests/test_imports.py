@@ -10,7 +10,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 
-BASE = {"errors", "intervals", "records", "text", "whole"}
+BASE = {"characters", "errors", "intervals", "records", "text", "whole"}
 TENSORS = BASE | {"tensors", "masked"}
 LIBRARY = TENSORS | {"kl", "rl", "beta", "algorithms", "models", "rewards", "runlog", "report", "assets"}
 
@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "text": set(),
     "intervals": set(),
+    "characters": set(),
     "whole": set(),
     "records": {"errors"},
     "tensors": BASE,
@@ -67,6 +68,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 #: Parts that must start fast and run where no deep-learning stack is installed.
 LIGHT = {
+    "characters",
     "errors",
     "intervals",
     "text",

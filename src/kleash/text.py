@@ -1,4 +1,4 @@
-"""Statistics of sampled text that show repetition and collapse, and text made safe to show. Standard library only.
+"""Statistics of sampled text that show repetition and collapse. Standard library only.
 
 A word is a run of letters, digits and inner apostrophes, or a single other mark ("it's fine!!" has four words); case
 does not count. In scripts without spaces between words a whole run is one word.
@@ -45,17 +45,3 @@ def compression_ratio(texts: Sequence[str]) -> float | None:
 def _ngrams(text: str, n: int) -> list[tuple[str, ...]]:
     found = words(text)
     return [tuple(found[i : i + n]) for i in range(len(found) - n + 1)]
-
-
-def half_character(text: str) -> str | None:
-    """Where half of a surrogate pair stands alone, as "\\ud83d" may in JSON: no tokenizer takes that."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        return f"half a character ({text[error.start]!r}) at position {error.start}"
-    return None
-
-
-def printable(text: str) -> str:
-    """On one line and without control codes: what a model or a file says must not steer the terminal."""
-    return "".join(character if character.isprintable() else " " for character in text.replace("\n", " ⏎ "))

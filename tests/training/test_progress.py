@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
+from kleash.characters import printable
 from kleash.records import Reading, Step, Unit
-from kleash.text import printable
 from kleash.training.progress import Progress, plain_line, sparkline
 
 

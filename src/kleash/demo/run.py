@@ -11,13 +11,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from kleash.characters import printable
 from kleash.demo.grammar import PROMPTS, fluency
 from kleash.demo.side_by_side import Planned, train_all
 from kleash.errors import UsageError
 from kleash.records import Step
 from kleash.report import compare
 from kleash.report.log import Log, last_part, load
-from kleash.text import printable
 from kleash.training.progress import plain_line, shorten
 from kleash.training.run import Run
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from jinja2 import Environment, TemplateError, meta
 
+from kleash.characters import half_character
 from kleash.errors import UsageError
 from kleash.models.spec import Chat
 from kleash.models.stopping import Ends
 from kleash.tensors import Rollout
-from kleash.text import half_character
 
 #: Prompt tokens decoded along with a completion, so that its first token reads as a continuation.
 CONTEXT_TOKENS = 8

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kleash.characters import half_character
 from kleash.records import Prompt
-from kleash.text import half_character
 
 #: A text, or the one assistant's message that it is.
 Answer = str | list[dict[str, Any]]

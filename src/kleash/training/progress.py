@@ -17,9 +17,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from kleash.characters import printable
 from kleash.records import Prompt, Reading, Step, Target
 from kleash.runlog.schema import Evaluation
-from kleash.text import printable
 
 #: prompt, completion, score
 Sample = tuple[Prompt, str, float | None]

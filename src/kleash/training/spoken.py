@@ -6,8 +6,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from kleash.characters import printable
 from kleash.report.log import prompt_text
-from kleash.text import printable
 from kleash.training.sample import Turn
 
 #: From how many nats on a token is coloured, and how.

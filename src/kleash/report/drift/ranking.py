@@ -5,13 +5,13 @@ from pathlib import Path
 
 from rich.text import Text
 
+from kleash.characters import printable
 from kleash.drift.records import Interval
 from kleash.drift.standings import Ranking, Standing
 from kleash.report import page
 from kleash.report.charts import Chart, Series
 from kleash.report.drift import words
 from kleash.report.drift.terminal import columns
-from kleash.text import printable
 
 TITLES = {"ranks": "Tuned models of one base, nearest first", "curve": "A run’s checkpoints"}
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from rich.text import Text
 
+from kleash.characters import printable
 from kleash.drift.records import Audit, Score
 from kleash.report.drift import words
-from kleash.text import printable
 
 COLOURS = {"good": "bold green", "mixed": "bold yellow", "bad": "bold red", "unknown": "bold"}
 OUTCOMES = {"gained": "green", "LOST": "bold red", "no gain": "", "unclear": "dim"}

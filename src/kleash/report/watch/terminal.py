@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
+from kleash.characters import printable
 from kleash.report.watch import words
 from kleash.report.watch.case import Case
 from kleash.report.watch.follow import Follower
-from kleash.text import printable
 
 COLOURS: dict[words.Tone, str] = {"": "", "good": "green", "mixed": "yellow", "bad": "red", "soft": "dim"}
 #: Width of the labels' column, and of a line where nobody says how wide the screen is.

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from kleash.text import printable
+from kleash.characters import printable
 from kleash.training.progress import HISTORY, PACE, in_notebook, own_console, sparkline, tenth, unheard
 
 
