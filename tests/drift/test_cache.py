@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from kleash.drift import cache as module
 from kleash.drift.cache import ABANDONED, StateCache
+from kleash.models import tensor_files
 
 FINGERPRINT = {"weights": "w", "adapter": None, "dtype": "float32"}
 #: Writes states over and over until it is killed.
@@ -51,8 +51,8 @@ def test_two_writers_of_the_same_states_do_not_take_each_others_draft(
     """The second writes all of it while the first is half done; the first then goes on."""
     cache = StateCache(root=tmp_path)
 
-    def interleaved(tensors: dict[str, torch.Tensor], draft: Path) -> None:
-        monkeypatch.setattr(module, "save_file", save_file)
+    def interleaved(tensors: dict[str, torch.Tensor], draft: Path, metadata: None) -> None:
+        monkeypatch.setattr(tensor_files, "save_file", save_file)
         with draft.open("wb") as half:
             half.write(b"half")
             cache.write(place(cache), torch.ones(2, 3))
@@ -61,7 +61,7 @@ def test_two_writers_of_the_same_states_do_not_take_each_others_draft(
         save_file(tensors, draft)
 
     seen: list[torch.Tensor | None] = []
-    monkeypatch.setattr(module, "save_file", interleaved)
+    monkeypatch.setattr(tensor_files, "save_file", interleaved)
     cache.write(place(cache), torch.ones(2, 3))
     for found in (*seen, cache.read(place(cache))):
         assert found is not None and found.tolist() == [[1.0] * 3] * 2

@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from kleash.models.smollm2 import cache_root
-from kleash.whole import DRAFT, whole
+from kleash.models.tensor_files import save_whole
+from kleash.whole import DRAFT
 
 #: What of a fingerprint decides hidden states.
 _STATES = ("weights", "adapter", "dtype")
@@ -64,10 +65,9 @@ class StateCache:
 
     def write(self, file: Path, hidden: Tensor) -> None:
         """Keeps states; where the disk takes none, they are computed again the next time."""
-        with suppress(OSError, SafetensorError):
+        with suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            with whole(file) as draft:  # a killed process leaves no half file under the name
-                save_file({"hidden": hidden.detach().cpu().contiguous()}, draft)
+            save_whole(file, {"hidden": hidden})  # a killed process leaves no half file under the name
         self.prune()
 
     def prune(self) -> None:

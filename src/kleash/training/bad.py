@@ -1,17 +1,17 @@
 """What is kept of a batch whose loss or gradient was not finite, so that one can look at it afterwards."""
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
+from kleash.models.tensor_files import save_whole
 from kleash.tensors import Batch, Look
 from kleash.training.gauges import Collected
 from kleash.training.learn import Learned
+from kleash.whole import write_whole
 
 #: Steps of a run whose batches are kept: the first ones, which show how it began.
 MOST = 8
@@ -41,7 +41,7 @@ def _write(folder: Path, step: int, beta: float, collected: Collected, batch: Ba
     if not file.exists() and len(list(folder.glob("step-*.safetensors"))) >= MOST:
         return None
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: value.detach().cpu().contiguous() for name, value in _tensors(batch, learned.look)}
+    tensors = dict(_tensors(batch, learned.look))
     updates = [one._asdict() | {"loss": str(one.loss), "grad_norm": str(one.grad_norm)} for one in learned.skipped]
     said = {
         "step": step,
@@ -52,11 +52,8 @@ def _write(folder: Path, step: int, beta: float, collected: Collected, batch: Ba
         "completions": collected.texts,
         "scores": collected.scored.by_name,
     }
-    draft = folder / ".part"
-    draft.write_text(json.dumps(said, indent=1), encoding="utf-8")
-    os.replace(draft, file.with_suffix(".json"))
-    save_file(tensors, draft)
-    os.replace(draft, file)
+    write_whole(file.with_suffix(".json"), json.dumps(said, indent=1))
+    save_whole(file, tensors)
     return file
 
 

@@ -1,7 +1,6 @@
 """`kleash label`: pairs of answers in, preferences out, by a judge. Ties and failures are kept apart, and counted."""
 
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from kleash.rewards.judge.report import Report
 from kleash.rewards.judge.server import ABSENT, HALF, SILENT
 from kleash.training.pair_rows import Answer, BadRowError, pair_of
 from kleash.training.prompt_files import read_rows
+from kleash.whole import write_whole
 
 #: What the two answers of a row may be called.
 SIDES = (("a", "b"), ("chosen", "rejected"))
@@ -212,11 +212,9 @@ def _write(path: Path, rows: Sequence[dict[str, Any]]) -> bool:
     if not rows:
         path.unlink(missing_ok=True)
         return False
-    draft = path.with_name(f".{path.name}.draft")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text("".join(json.dumps(row, default=str) + "\n" for row in rows), encoding="utf-8")
-        os.replace(draft, path)
+        write_whole(path, "".join(json.dumps(row, default=str) + "\n" for row in rows))
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror}") from None
     return True

@@ -1,10 +1,8 @@
 """The rows of an update that was not finite, kept so that one can look at them afterwards."""
 
-import os
 from pathlib import Path
 
-from safetensors.torch import save_file
-
+from kleash.models.tensor_files import save_whole
 from kleash.training.bad import MOST
 from kleash.training.offline.job import Taught
 
@@ -18,15 +16,11 @@ def keep_bad(folder: Path, step: int, taught: Taught, grad_norm: float) -> str:
     if not file.exists() and folder.exists() and len(list(folder.glob("step-*.safetensors"))) >= MOST:
         return f"{said}; {folder} holds {MOST} steps and takes no more"
     rollout = taught.rollout
-    tensors = {
-        name: getattr(rollout, name).detach().cpu().contiguous()
-        for name in ("prompt_ids", "prompt_mask", "completion_ids", "mask", "group")
-    }
+    names = ("prompt_ids", "prompt_mask", "completion_ids", "mask", "group")
+    tensors = {name: getattr(rollout, name) for name in names}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        draft = folder / ".part"
-        save_file(tensors, draft)
-        os.replace(draft, file)
+        save_whole(file, tensors)
     except OSError as error:
         return f"{said}; its rows could not be written to {folder}: {error.strerror}"
     return f"{said}; its rows are in {file}"

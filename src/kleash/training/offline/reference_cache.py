@@ -6,7 +6,6 @@ and what does not verify is computed again.
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ from pathlib import Path
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from kleash.errors import RunError
@@ -23,6 +21,7 @@ from kleash.models.fingerprint import tensors_digest
 from kleash.models.frozen import Reference
 from kleash.models.plan import Plan
 from kleash.models.smollm2 import cache_root
+from kleash.models.tensor_files import save_whole
 from kleash.tensors import Rollout
 from kleash.training.passes import ByPlan, spans
 
@@ -107,11 +106,9 @@ def _written(path: Path, values: Float[Tensor, " n"], key: str) -> str:
     if not bool(values.isfinite().all()):
         raise RunError("the reference gives log-probs that are not finite: its weights are broken")
     meta = {"key": key, "digest": tensors_digest([("logprobs", values)])}
-    draft = path.with_suffix(f".{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({"logprobs": values.contiguous()}, draft, meta)
-        os.replace(draft, path)
+        save_whole(path, {"logprobs": values}, meta)
     except OSError as error:
         return f"are computed; they could not be written to {path}: {error.strerror}"
     return f"are computed and kept in {path}"
