@@ -62,7 +62,8 @@ def main() -> None:
         "Merged into the base as it is stored, an adapter that was trained over a quantised one is another model:\n"
         "*moved* is its mean KL(trained‖exported), and the KL beside it is that from the same adapter on that base.\n"
     )
-    print("| model | trained | exported as | mean KL, nats/token | largest \\|Δ log-prob\\| | its limit | moved |")
+    kl = "mean KL(model‖exported), nats/token"
+    print(f"| model | trained | exported as | {kl} | largest \\|Δ log-prob\\| | its limit | moved |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name, what, dtype, found in rows:
         moved = "–" if found.moved is None else f"{found.moved:.2g}"

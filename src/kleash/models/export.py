@@ -16,8 +16,8 @@ from kleash.errors import RunError, UsageError
 from kleash.models import adapters, checkpoint_files
 from kleash.models.catalog import resolve
 from kleash.models.load import read_tokenizer
-from kleash.models.quantised import recorded, unpack
-from kleash.models.quantising import quantise
+from kleash.models.quantised import recorded
+from kleash.models.quantising import read_rounded
 from kleash.models.quiet import without_bars
 
 #: The base that an adapter is merged into, where it was trained over a quantised one: that one, or what it was made of.
@@ -30,8 +30,9 @@ SAME = {"float32": 1e-6, "bfloat16": 2e-2, "float16": 2e-2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Between the trained model and the exported one, read back, on `tokens` tokens; nats.
+    """Between the trained model and the exported one, read back, on `tokens` tokens; nats per token.
 
+    kl: mean exact KL(p‖exported), p being the model that was merged and cast. largest: |Δ log-prob| of a text's token.
     moved: mean KL(as trained‖exported) where the adapter was merged into a base that it was not trained over.
     """
 
@@ -78,11 +79,8 @@ def read(name: str, *, onto: Onto = "trained", trust_remote_code: bool = False) 
     tokenizer = read_tokenizer(directory, home, trust_remote_code)
     trained = scheme = None
     if over is not None:
-        rounded = checkpoint_files.read_model(home, getattr(torch, over.stored), trust_remote_code)
-        found = quantise(rounded, over.quantize, tokenizer, passed_by=adapters.passed_by(rounded, None))
-        found.check(over)
-        unpack(rounded)
-        trained, scheme = adapters.load_adapter(rounded.float(), directory).eval(), found.scheme
+        rounded, scheme = read_rounded(home, over, tokenizer, trust_remote_code)
+        trained = adapters.load_adapter(rounded.float(), directory).eval()
     if trained is not None and onto == "trained":
         return Trained(model=trained, tokenizer=tokenizer, base=base, over=scheme)
     whole = checkpoint_files.read_model(home, torch.float32, trust_remote_code)
@@ -139,18 +137,23 @@ def _compare(
     """Read back as a stranger reads it."""
     model = checkpoint_files.read_model(saved, DTYPES[dtype], False).eval()
     after = [_logprobs(model, row) for row in ids]
-    kls, largest = [], 0.0
+    largest = 0.0
     for row, old, new in zip(ids, before, after, strict=True):
-        kls.append((old.exp() * (old - new)).sum(-1))
         taken = row[0, 1:, None]
         largest = max(largest, float((new[:-1].gather(-1, taken) - old[:-1].gather(-1, taken)).abs().max()))
-    every = torch.cat(kls)
     if not math.isfinite(largest):
         raise RunError("the exported model gives log-probs that are no numbers; nothing was kept")
-    moved = None
-    if as_trained is not None:
-        moved = float(torch.cat([(p.exp() * (p - q)).sum(-1) for p, q in zip(as_trained, after, strict=True)]).mean())
-    return Difference(kl=float(every.mean()), largest=largest, tokens=len(every), moved=moved)
+    return Difference(
+        kl=_kl(before, after),
+        largest=largest,
+        tokens=sum(len(row) for row in after),
+        moved=None if as_trained is None else _kl(as_trained, after),
+    )
+
+
+def _kl(p: list[Tensor], q: list[Tensor]) -> float:
+    """Mean exact KL(p‖q) over all positions, nats per token, of log-probs, a tensor of positions × V for each text."""
+    return float(torch.cat([(a.exp() * (a - b)).sum(-1) for a, b in zip(p, q, strict=True)]).mean())
 
 
 @torch.no_grad()

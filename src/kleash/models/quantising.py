@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import gcd
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +12,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kleash.errors import RunError, UsageError
+from kleash.models import adapters
+from kleash.models.checkpoint_files import read_model
 from kleash.models.fingerprint import model_digest, tensors_digest
-from kleash.models.quantised import NormalFloat, Packed, Quantised, QuantisedLinear, WholeNumbers
+from kleash.models.quantised import NormalFloat, Packed, Quantised, QuantisedLinear, Recorded, WholeNumbers, unpack
 
 #: Weights that share a scale.
 BLOCK = {"4bit": 64, "8bit": 32}
@@ -85,6 +88,19 @@ def quantise(model: Any, how: str, tokenizer: Any, *, passed_by: list[str]) -> Q
         cost=None if before is None or after is None else float((before.exp() * (before - after)).sum(-1).mean()),
         tokens=tokens,
     )
+
+
+def read_rounded(directory: Path, over: Recorded, tokenizer: Any, trust_remote_code: bool) -> tuple[Any, str]:
+    """The base in `directory` with the very numbers that an adapter was trained over, in plain layers; their scheme.
+
+    Raises:
+        UsageError, RunError: as `read_model` and `quantise`; RunError also where the numbers have become others.
+    """
+    base = read_model(directory, getattr(torch, over.stored), trust_remote_code)
+    found = quantise(base, over.quantize, tokenizer, passed_by=adapters.passed_by(base, None))
+    found.check(over)
+    unpack(base)
+    return base, found.scheme
 
 
 def _packing(how: str) -> tuple[Packing, Callable[[Tensor], bool]]:

@@ -25,8 +25,8 @@ from kleash.models.load import (
 )
 from kleash.models.policy import Policy
 from kleash.models.probe import probe_paths
-from kleash.models.quantised import recorded, unpack
-from kleash.models.quantising import quantise
+from kleash.models.quantised import recorded
+from kleash.models.quantising import quantise, read_rounded
 from kleash.models.scorer import HEAD, Scorer, probe_score
 from kleash.models.spec import ModelSpec
 from kleash.models.stopping import Ends
@@ -113,13 +113,11 @@ def _model(
     base = directory
     if checkpoint_files.is_adapter(directory):
         base = resolve(adapters.recorded_base(directory), code=code)
-        causal = checkpoint_files.read_model(base, stored, code)
         over = recorded(directory)
-        if over is not None:  # merged into the numbers that it was trained over, which are whole from here on
-            tokenizer = read_tokenizer(directory, base, code)
-            quantise(causal, over.quantize, tokenizer, passed_by=adapters.passed_by(causal, None)).check(over)
-            unpack(causal)
-            causal.to(stored)
+        if over is None:
+            causal = checkpoint_files.read_model(base, stored, code)
+        else:  # merged into the numbers that it was trained over, which are whole from here on
+            causal = read_rounded(base, over, read_tokenizer(directory, base, code), code)[0].to(stored)
         merged = adapters.load_adapter(causal, directory).merge_and_unload()
         causal = merged.requires_grad_(True)  # peft had frozen it, and it is a whole model from here on
     else:

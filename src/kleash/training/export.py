@@ -63,7 +63,10 @@ def words(found: Difference) -> str:
     """What reading it back showed."""
     if found.moved is not None:
         return f"mean KL(trained‖exported) {found.moved:.2g} nats/token, on {found.tokens} tokens: another base"
-    return f"mean KL {found.kl:.2g} nats/token, largest |Δ log-prob| {found.largest:.2g}, on {found.tokens} tokens"
+    return (
+        f"mean KL(trained‖exported) {found.kl:.2g} nats/token, largest |Δ log-prob| {found.largest:.2g}, "
+        f"on {found.tokens} tokens"
+    )
 
 
 def _merged(trained: Trained, found: Difference) -> str:
