@@ -36,6 +36,8 @@ class Stub:
         choice: dict[str, Any] = {"index": 0, "text": "x", "finish_reason": "length", "logprobs": None}
         if body.get("return_token_ids") and self.misdeed != "no token ids":
             choice |= {"token_ids": self.drawn(ids, body), "finish_reason": "stop"}
+        if self.misdeed == "foreign token":
+            choice["token_ids"] = [99_999]
         if "prompt_logprobs" in body and self.misdeed not in ("echo only", "generated only"):
             choice["prompt_logprobs"] = self.entries(ids, body["prompt_logprobs"])
         if body.get("echo"):

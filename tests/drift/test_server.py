@@ -160,6 +160,12 @@ def test_samples_without_their_tokens_are_refused(pair: Pair) -> None:
         served_samples(connect(stub.url), reading_of(pair.base.reader), texts)
 
 
+def test_samples_of_another_vocabulary_are_refused(pair: Pair) -> None:
+    texts = [Text(id="q", domain=None, prompt="t3", answer="")]
+    with serving(Stub(build.model(), "foreign token")) as stub, pytest.raises(RunError, match="drew token 99999, and"):
+        served_samples(connect(stub.url), reading_of(pair.base.reader), texts)
+
+
 def test_a_server_that_is_loading_is_asked_again_and_an_absent_one_is_said(pair: Pair) -> None:
     rows = random_documents(2)
     with serving(Stub(build.model(), failures=2)) as stub:

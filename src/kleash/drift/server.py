@@ -109,6 +109,12 @@ def served_samples(
     with ThreadPoolExecutor(TOGETHER) as pool:
         keyed = list(enumerate(prompts))  # a seed for each: with one for all, their noise would be the same
         drawn = list(pool.map(lambda at: server.completion(at[1][1], max_new_tokens, seed * 65_537 + at[0]), keyed))
+    foreign = next((token for new, _ in drawn for token in new if not 0 <= token < reading.shared), None)
+    if foreign is not None:
+        raise RunError(
+            f"the server at {server.url} drew token {foreign}, and the tokenizer has {reading.shared:,}: it serves "
+            "another model than the tokenizer's"
+        )
     made = [
         document_of(text, ids, tuple(new), reading, ended=ended)
         for text, ids, (new, ended) in zip(asked, prompts, drawn, strict=True)
