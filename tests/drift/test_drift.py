@@ -14,7 +14,7 @@ import kleash
 from kleash.cli import auditing
 from kleash.drift import stages, store
 from kleash.drift.question import QUICK, Question
-from kleash.errors import UsageError
+from kleash.errors import RunError, UsageError
 
 TINY = "kleash:tiny"
 #: 25 texts and more, for an interval; a few, where none is looked at.
@@ -224,11 +224,22 @@ def test_an_empty_file_is_refused_and_one_line_has_no_interval(kleash_, tmp_path
         assert "too few documents" in out
 
 
-def test_a_score_that_raises_is_one_sentence(kleash_, tmp_path) -> None:
+def test_a_score_that_raises_is_one_sentence_and_what_is_measured_is_kept(kleash_, tmp_path) -> None:
     (tmp_path / "r.py").write_text("def bad(prompts, completions, **columns):\n    return [1 / 0]\n")
     (tmp_path / "p.txt").write_text("The soup\n")
     found = kleash_(TINY, TINY, *LESS, "--task", tmp_path / "p.txt", "--score", f"{tmp_path}/r.py:bad")
-    sentence(found, FAILED, "division by zero")
+    assert found[0] == FAILED
+    assert found[2].strip().splitlines()[-1].startswith("kleash: ") and "division by zero" in found[2]
+    assert "PARTIAL: " in found[1] and "division by zero" in found[1]
+    kept = store.read(tmp_path / "out" / "drift.json")
+    assert kept.failed and kept.distributions[0].name == "off task"
+    (tmp_path / "out" / "drift.json").unlink()
+    with pytest.raises(RunError, match=r"division by zero.*: what is missing was not measured"):
+        kleash.audit(
+            TINY, TINY, task=tmp_path / "p.txt", score=f"{tmp_path}/r.py:bad", out=tmp_path / "out",
+            settings={"tokens": 300, "samples": 0, "builtin_tasks": False},
+        )  # fmt: skip
+    assert store.read(tmp_path / "out" / "drift.json").distributions == kept.distributions
 
 
 # ── behind a server ─────────────────────────────────────────────────────────────────────────────────────────

@@ -32,7 +32,7 @@ def limits(max_kl: Given, max_p99: Given, min_top1: Given) -> dict[str, dict[str
 
 
 def run(question: Question, tuned: Sequence[str], *, out: Path, curve: bool, as_json: bool) -> None:
-    """Exits with the worst code of all audits; 130 where Ctrl-C ended them early."""
+    """Exits with the worst code of all audits; 130 where Ctrl-C ended them early, 2 where an error did."""
     console = Console(soft_wrap=True, highlight=False)
     question = replace(question, base=several.chosen(question.base))
     names = [several.chosen(name) for name in tuned]
@@ -54,7 +54,9 @@ def run(question: Question, tuned: Sequence[str], *, out: Path, curve: bool, as_
         told(order, out / "ranking", console, as_json)
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in audits] if len(names) > 1 else asdict(audits[0])))
-    if any(one.partial for one in audits):
+    if audits[-1].failed:
+        raise RunError(audits[-1].partial)
+    if audits[-1].partial:
         raise typer.Exit(STOPPED)
     unknown = [gate.text for one in audits for gate in one.gates if gate.passed is None]
     failed = [gate.text for one in audits for gate in one.gates if gate.passed is False]
@@ -88,6 +90,8 @@ def along(question: Question, run: str, out: Path, console: Console) -> str | No
             break
     found = ranked(audits, command=question.command, curve=True)
     told(found, out / "curve", console, as_json=False)
+    if audits[-1].failed:
+        raise RunError(audits[-1].partial)
     return several.nearer(found)
 
 

@@ -11,6 +11,7 @@ from kleash.drift import api, files, several
 from kleash.drift.question import Effort, Question, Scored
 from kleash.drift.ranks import ranked
 from kleash.drift.standings import Ranking
+from kleash.errors import RunError
 from kleash.report.drift import ranking, words
 
 #: Few texts and no built-in task: seconds, and about 75 texts, which are enough for an interval.
@@ -44,7 +45,7 @@ def moved(reference: Path, runs: Mapping[str, Path], prompts: Path, out: Path) -
         out: a directory, which is made.
 
     Raises:
-        RunError: a model could not be measured, or a file not be written.
+        RunError: a model could not be measured, or not to the end, or a file not be written.
         KeyboardInterrupt: Ctrl-C; nothing half-measured is shown as if it were whole.
     """
     names = {label: several.chosen(str(run)) for label, run in runs.items()}
@@ -60,6 +61,8 @@ def moved(reference: Path, runs: Mapping[str, Path], prompts: Path, out: Path) -
             command=asked,
         )
         found = api.audit(question)
+        if found.failed:
+            raise RunError(found.partial)
         if found.partial:
             raise KeyboardInterrupt
         files.write_files(found, out / places[label])

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
+from typing import NamedTuple
 
 import kleash
 from kleash.drift import gates, remote, stages, store, verdict
@@ -18,7 +19,7 @@ from kleash.drift.scoring import asked, elsewhere, scores
 from kleash.drift.sources import Asked, open_pair
 from kleash.drift.stages import EndedError, Found, Work
 from kleash.drift.texts import read_texts
-from kleash.errors import UsageError
+from kleash.errors import KleashError, UsageError
 
 #: The order in which things are measured: what ends early has the most telling ones.
 STAGES: tuple[Callable[[Work], None], ...] = (
@@ -33,11 +34,13 @@ PACKAGES = ("torch", "transformers", "peft")
 
 
 def audit(question: Question, show: Show | None = None) -> Audit:
-    """One audit, measured and judged. Ctrl-C ends it early: what is measured by then is judged and marked partial.
+    """One audit, measured and judged.
+
+    Ctrl-C ends it early, and so does an error: what is measured by then is judged and marked `partial` (and `failed`).
 
     Raises:
         UsageError: a model, a file or an option cannot be meant; nothing was measured.
-        RunError: it could not be measured.
+        RunError: nothing could be measured.
         KeyboardInterrupt: Ctrl-C before anything was measured.
     """
     show, began, found = show or Silent(), time.perf_counter(), Found()
@@ -45,17 +48,17 @@ def audit(question: Question, show: Show | None = None) -> Audit:
     show.stage("opening both models")
     if remote.is_url(question.base) or remote.is_url(question.tuned):
         sides = remote.open_sides(question)
-        partial = ended(lambda: served(question, sides, found, show), found)
+        early = ended(lambda: served(question, sides, found, show), found)
         both, tokens = (remote.record(sides[0]), remote.record(sides[1])), remote.parity(sides)
     else:
         how = Asked(device=question.device, template=question.template, trust_remote_code=question.trust_remote_code)
         pair = open_pair(question.base, question.tuned, how)
         work = Work(question, tasks, pair, found, show)
-        partial = ended(lambda: measured(work), found)
+        early = ended(lambda: measured(work), found)
         both, tokens = (pair.base.record, pair.tuned.record), pair.parity
         if pair.compared.why_not is not None:
             tokens = replace(tokens, notes=[*tokens.notes, pair.compared.why_not])
-    return judged(question, both, tokens, found, time.perf_counter() - began, partial)
+    return judged(question, both, tokens, found, time.perf_counter() - began, early)
 
 
 def measured(work: Work) -> None:
@@ -70,20 +73,28 @@ def served(question: Question, sides: remote.Sides, found: Found, show: Show) ->
         found.scores = assess(results, seed=question.seed)
 
 
-def ended(measure: Callable[[], None], found: Found) -> str | None:
+class Early(NamedTuple):
+    """Why an audit ended before all was measured. failed: by an error."""
+
+    why: str
+    failed: bool = False
+
+
+def ended(measure: Callable[[], None], found: Found) -> Early | None:
     """Measures, and says why not to the end; None if to the end.
 
     Raises:
-        KeyboardInterrupt: before anything was found.
+        KeyboardInterrupt, KleashError: before anything was found.
     """
     try:
         measure()
     except EndedError as end:
-        return str(end)
-    except KeyboardInterrupt:
+        return Early(str(end))
+    except (KeyboardInterrupt, KleashError) as end:
         if not found.distributions and not found.scores:
             raise
-        return "stopped by Ctrl-C: what is missing was not measured"
+        failed = isinstance(end, KleashError)
+        return Early(f"{end if failed else 'stopped by Ctrl-C'}: what is missing was not measured", failed)
     return None
 
 
@@ -99,7 +110,7 @@ def checked(question: Question) -> tuple[Task, ...]:
 
 
 def judged(
-    question: Question, sides: tuple[Side, Side], parity: Parity, found: Found, seconds: float, partial: str | None
+    question: Question, sides: tuple[Side, Side], parity: Parity, found: Found, seconds: float, early: Early | None
 ) -> Audit:
     """The verdict and the gates on what was found."""
     made = Audit(
@@ -123,7 +134,8 @@ def judged(
         versions={"kleash": kleash.__version__, "python": platform.python_version()}
         | {p: version(p) for p in PACKAGES},
         made=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        partial=partial,
+        partial=None if early is None else early.why,
+        failed=early is not None and early.failed,
     )
     return replace(made, gates=passed(question.gates, made))
 

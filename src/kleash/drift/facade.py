@@ -9,7 +9,7 @@ from typing import Any
 from kleash.drift import api, files, several
 from kleash.drift.question import Effort, Gates, Question, tasks
 from kleash.drift.result import Drift
-from kleash.errors import UsageError
+from kleash.errors import RunError, UsageError
 
 #: What `settings` may say besides the fields of `Effort`.
 MORE = ("siblings", "lm_eval", "template", "device", "trust_remote_code", "seed")
@@ -43,7 +43,7 @@ def audit(
 
     Raises:
         UsageError: something asked for is wrong; nothing was measured.
-        RunError: it could not be measured.
+        RunError: it could not be measured, or not to the end; what was measured is in `out`, marked partial.
     """
     given = dict(settings or {})
     effort = {field.name: given.pop(field.name) for field in fields(Effort) if field.name in given}
@@ -67,6 +67,8 @@ def audit(
     found = Drift(api.audit(question))
     if out is not None:
         found.save(out)
+    if found.audit.failed:
+        raise RunError(found.audit.partial)
     return found
 
 

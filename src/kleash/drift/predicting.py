@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from kleash.drift import statistics
-from kleash.drift.records import Prediction
+from kleash.drift.records import PREDICTED, Prediction
 from kleash.drift.table import CLASSES, TokenTable
 from kleash.drift.thresholds import TEXTS_LOST
 
@@ -62,7 +62,7 @@ def texts_lost(found: Prediction | None) -> bool | None:
 
 def written(found: Prediction) -> str:
     """ "0.75 → 0.44", and what that means."""
-    return f"{found.base:.2f} → {found.tuned:.2f} (1: word for word, 0: by letters' frequencies)"
+    return f"{found.base:.2f} → {found.tuned:.2f} ({PREDICTED})"
 
 
 def _spelling(table: TokenTable, number: int) -> bytes:

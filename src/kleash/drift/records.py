@@ -116,6 +116,10 @@ class Passage:
     forward: float
 
 
+#: What the ends of a prediction's score are.
+PREDICTED = "1: word for word, 0: by letters' frequencies"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """How well both models predict given texts, as a score: 1 is word for word, 0 no better than by how often each
@@ -259,7 +263,10 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """Everything one `kleash drift` found. partial: why it ended before all was measured; None if it did not."""
+    """Everything one `kleash drift` found.
+
+    partial: why it ended before all was measured; None if it did not. failed: that was an error.
+    """
 
     base: Side
     tuned: Side
@@ -281,4 +288,5 @@ class Audit:
     versions: dict[str, str]
     made: str
     partial: str | None = None
+    failed: bool = False
     schema: int = AUDIT_SCHEMA

@@ -4,7 +4,7 @@ import math
 import re
 from typing import Literal
 
-from kleash.drift.records import Audit, Distribution, Interval, Kind, Score, Side, Tail, Verdict
+from kleash.drift.records import PREDICTED, Audit, Distribution, Interval, Kind, Score, Side, Tail, Verdict
 
 UNMEASURED = "–"
 
@@ -196,8 +196,7 @@ def predicted(audit: Audit) -> str:
         return ""
     found = off.prediction
     change = f"{found.change.value:+.3f} {bounds(found.change, lambda value: f'{value:+.3f}')}"
-    scale = "1: word for word, 0: by letters' frequencies"
-    return f"the off-task texts {found.base:.2f} → {found.tuned:.2f}, {change} ({scale})"
+    return f"the off-task texts {found.base:.2f} → {found.tuned:.2f}, {change} ({PREDICTED})"
 
 
 def times(factor: float) -> str:

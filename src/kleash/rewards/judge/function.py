@@ -44,7 +44,7 @@ class Function:
     def _called(self, question: Question, judged: list[str]) -> Any:
         try:
             return self.fn(question.text, judged, list(question.words))
-        except Exception as error:
+        except Exception as error:  # whatever a person's own function may raise
             place = where(traceback.extract_tb(error.__traceback__))
             raise RunError(f"judge {self.name} raised {type(error).__name__}: {error}{place}") from error
 
