@@ -15,7 +15,7 @@ export TOKENIZERS_PARALLELISM := false
 help:
 	@echo "make demo         the leash seen: the tiny model trained without it and with it"
 	@echo "make test         the whole test suite"
-	@echo "make trl          kleash inside TRL: its tests and its example, in an environment with TRL"
+	@echo "make trl          kleash inside TRL, and on W&B and trackio: in an environment that has them"
 	@echo "make browser      the pages in headless Chromium (from the system's packages if it is missing)"
 	@echo "make notebook     run the notebook; make notebook WRITE=--write keeps what came out"
 	@echo "make check        lint, types, import direction and the fast tests"
@@ -113,11 +113,13 @@ bench-trl: $(VENV)-bench/.run
 
 # kleash as a guest in TRL's own trainers, in real runs.
 $(VENV)-bench/.test: $(VENV)-bench/.run
-	$(VENV)-bench/bin/python -m pip install --quiet -c constraints.txt pytest hypothesis beartype mpmath scipy
+	$(VENV)-bench/bin/python -m pip install --quiet -c constraints.txt -e '.[tensorboard,wandb,trackio]' \
+		pytest hypothesis beartype mpmath scipy
 	touch $@
 
 trl: $(VENV)-bench/.test
 	$(VENV)-bench/bin/python -m pytest -q tests/plug
+	$(VENV)-bench/bin/python -m pytest -q tests/training/test_boards.py  # by itself: trackio looks for its place once a process
 	$(VENV)-bench/bin/python examples/trl_callback.py --steps 6 --out $(VENV)-bench/trl-run
 
 # On a machine with a GPU: everything that is checked and timed there, as one table.
